@@ -1,0 +1,58 @@
+# `make run`: from a fresh clone to an answer. `make test`: the whole test suite.
+# Settings: PYTHON (3.11 or 3.12), VENV, PORT, TORCH_INDEX (where torch's CPU builds are, if pip does not know one).
+
+PYTHON      ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell command -v $(p) 2>/dev/null)))
+VENV        ?= .venv
+PORT        ?= 8080
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+BIN         := $(VENV)/bin
+MODELS      := .models
+SAMPLE      := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
+CONVERTED   := $(MODELS)/smollm2-135m-instruct
+
+.PHONY: help setup run stop test test-unit test-engine lint format clean
+
+help:  ## Show this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.ready  ## Create .venv with the pinned CPU engine and this project.
+
+$(VENV)/.ready: scripts/setup.sh requirements/engine-cpu.lock requirements/torch.txt pyproject.toml
+	PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH_INDEX="$(TORCH_INDEX)" scripts/setup.sh
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready requirements/dev.lock
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements/dev.lock
+	@touch $@
+
+$(SAMPLE): | $(VENV)/.ready
+	$(BIN)/python scripts/get_sample_model.py $@
+
+$(CONVERTED)/tunan.json: $(SAMPLE) | $(VENV)/.ready
+	$(BIN)/tunan convert $(SAMPLE) $(CONVERTED) --overwrite
+
+run: $(VENV)/.ready $(CONVERTED)/tunan.json  ## Convert and serve the sample model, ask it a question, leave it running.
+	VENV="$(VENV)" PORT="$(PORT)" scripts/run_sample.sh $(CONVERTED)
+
+stop:  ## Stop the server that `make run` left running.
+	scripts/stop_sample.sh
+
+test: test-unit test-engine lint  ## Everything: unit tests, tests with a real engine, lint and types.
+
+test-unit: $(VENV)/.ready-dev  ## Tests that need no engine.
+	$(BIN)/pytest -q -m "not engine"
+
+test-engine: $(VENV)/.ready-dev $(SAMPLE)  ## Tests with a real vLLM engine.
+	TUNAN_SAMPLE_GGUF="$(abspath $(SAMPLE))" $(BIN)/pytest -q -m engine
+
+lint: $(VENV)/.ready-dev  ## Format check, lint, types.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready-dev  ## Rewrite the sources in the project's format.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## Remove the environment, the sample model and caches of the tools.
+	rm -rf $(VENV) $(MODELS) .mypy_cache .ruff_cache .pytest_cache
