@@ -1,0 +1,213 @@
+"""Converts a checkpoint: decides the blocks, has them written, publishes the result."""
+
+import errno
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tunan import __version__
+from tunan.checkpoint.architectures import architecture_of
+from tunan.checkpoint.block_pool import write_blocks
+from tunan.checkpoint.blocks import header_of
+from tunan.checkpoint.chunks import ChunkReader
+from tunan.checkpoint.destination import Destination
+from tunan.checkpoint.inventory import Inventory, take_stock
+from tunan.checkpoint.journal import JOURNAL_FILE, Journal, finished_blocks, plan_digest
+from tunan.checkpoint.manifest import Block, KeptPrecision, Manifest, Origin
+from tunan.checkpoint.metadata import write_metadata
+from tunan.checkpoint.plan import MIB, PlannedBlock, plan_plain, plan_rank
+from tunan.checkpoint.precision import ITEM_BYTES, KEPT_SUFFIXES, PRECISIONS, Precision
+from tunan.checkpoint.source import Source
+from tunan.errors import CheckFailedError, OutsideError, TunanError
+from tunan.ops.map import MappedModule, operator_map
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _default_workers() -> int:
+    """Two a core, as each waits for the disk half of its time; eight keep within 500 MB."""
+    return min(8, 2 * len(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """What is asked of a conversion, with every default.
+
+    `tensor_parallel` None writes the plain layout only; a number, 1 included, adds blocks that
+    are fused and cut for each rank. `block_bytes` bounds a block, header included.
+    """
+
+    precision: Precision = PRECISIONS["bfloat16"]
+    target: str = "cpu"
+    tensor_parallel: int | None = None
+    max_batch_size: int = 32
+    name: str | None = None
+    block_bytes: int = 256 * MIB
+    workers: int = field(default_factory=_default_workers)
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class ConversionPlan:
+    """Everything decided before the first byte is written."""
+
+    inventory: Inventory
+    blocks: tuple[PlannedBlock, ...]
+    operators: tuple[MappedModule, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all blocks, headers included."""
+        return sum(block.bytes + len(header_of(block)) for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a conversion did.
+
+    `reused` blocks were finished by an earlier run that was cut short; `restarted` says that
+    such a run was found but was of another source or other options, and was thrown away.
+    """
+
+    manifest: Manifest
+    written_bytes: int
+    reused: int
+    restarted: bool
+
+
+class Progress(Protocol):
+    """Is told how a conversion goes; from several threads, never two at once."""
+
+    def begin(self, total_bytes: int, blocks: int, reused: int, restarted: bool) -> None: ...
+
+    def advance(self, count: int) -> None: ...
+
+
+def plan_conversion(source: Source, options: ConvertOptions) -> ConversionPlan:
+    """Decides which blocks to write. Reads no tensor data and writes nothing.
+
+    Raises UsageError for an unknown architecture or target or a tensor-parallel degree that
+    does not fit, CheckFailedError for missing, misshapen or unreadable tensors.
+    """
+    architecture_of(source.config)
+    operators = operator_map(source.config, options.target)
+    inventory = take_stock(source.config, {n: info.shape for n, info in source.tensors.items()})
+    for name in inventory.names:
+        info = source.tensors[name]
+        if info.dtype not in ITEM_BYTES:
+            raise CheckFailedError(
+                f"{info.file}: {name} is stored as {info.dtype}, no way to convert it"
+            )
+    limit, precision, degree = options.block_bytes, options.precision, options.tensor_parallel
+    blocks = plan_plain(inventory, source.tensors, precision, limit)
+    for rank in range(degree or 0):
+        parallel, mtp = (degree or 1, rank), not inventory.mtp_absent
+        blocks += plan_rank(source.config, source.tensors, precision, limit, parallel, mtp=mtp)
+    return ConversionPlan(inventory, tuple(blocks), operators)
+
+
+def convert(
+    source: Source,
+    destination: Destination,
+    plan: ConversionPlan,
+    options: ConvertOptions,
+    progress: Progress,
+) -> Outcome:
+    """Writes the planned blocks and publishes them as `destination.path`.
+
+    An earlier run that was cut short is continued if source and options are the same. Raises
+    UsageError if the destination is taken or being written, CheckFailedError for a damaged
+    source or a full disk; what is finished then stays in `destination.partial`, which has no
+    manifest, and is continued by the next run.
+    """
+    destination.check(source.path, overwrite=options.overwrite)
+    try:
+        with destination.locked():
+            return _convert(source, destination, plan, options, progress)
+    except OSError as error:
+        raise _explained(error, destination) from error
+
+
+def _convert(
+    source: Source,
+    destination: Destination,
+    plan: ConversionPlan,
+    options: ConvertOptions,
+    progress: Progress,
+) -> Outcome:
+    partial, reader = destination.partial, ChunkReader(source)
+    digest = plan_digest(source, plan.blocks)
+    earlier = finished_blocks(partial, digest)
+    blocks = dict(earlier or {})
+    restarted = earlier is None and (partial / JOURNAL_FILE).exists()
+    destination.clear(keep={JOURNAL_FILE, *blocks} if earlier is not None else ())
+    pending = [block for block in plan.blocks if block.file not in blocks]
+    reused, needed = len(blocks), sum(block.bytes for block in pending)
+    destination.check_space(needed)
+    progress.begin(needed, len(plan.blocks), reused, restarted)
+    journal = Journal(partial, digest)
+
+    def finished(block: Block) -> None:
+        journal.record(block)
+        blocks[block.file] = block
+
+    try:
+        write_blocks(reader, pending, partial, options.workers, progress.advance, finished)
+    finally:
+        journal.close()
+    manifest = _finish(source, destination, plan, options, blocks)
+    return Outcome(manifest, needed, reused, restarted)
+
+
+def _finish(
+    source: Source,
+    destination: Destination,
+    plan: ConversionPlan,
+    options: ConvertOptions,
+    blocks: dict[str, Block],
+) -> Manifest:
+    partial, degree = destination.partial, options.tensor_parallel
+    manifest = Manifest(
+        model_name=options.name or destination.path.resolve().name,
+        architecture=architecture_of(source.config).name,
+        precision=options.precision.manifest_name,
+        target=options.target,
+        max_batch_size=options.max_batch_size,
+        tensor_parallel_degree=degree or 1,
+        pipeline_parallel_degree=1,
+        operators={mapped.module: mapped.operator for mapped in plan.operators},
+        blocks=tuple(blocks[block.file] for block in plan.blocks),
+        files=write_metadata(source, plan.blocks, options.precision, partial),
+        kept_precision=_kept(plan, options.precision),
+        unexpected_tensors=plan.inventory.unexpected,
+        source=Origin(path=str(source.path), sha256=source.fingerprint()),
+        tool=f"tunan {__version__}",
+    )
+    (partial / JOURNAL_FILE).unlink()
+    manifest.write(partial)
+    destination.publish()
+    return manifest
+
+
+def _kept(plan: ConversionPlan, precision: Precision) -> tuple[KeptPrecision, ...]:
+    kept = Counter(
+        (suffix, entry.dtype)
+        for block in plan.blocks
+        if block.rank is None
+        for entry in block.entries
+        for suffix in KEPT_SUFFIXES
+        if entry.name.endswith(suffix) and entry.dtype != precision.code
+    )
+    return tuple(KeptPrecision(suffix=s, dtype=d, tensors=n) for (s, d), n in kept.items())
+
+
+def _explained(error: OSError, destination: Destination) -> TunanError:
+    partial = destination.partial
+    resume = f"finished blocks are kept in {partial}: run the same command again to continue"
+    if error.errno in _DISK_FULL:
+        return CheckFailedError(f"{partial}: no space left ({error.strerror}); make room; {resume}")
+    where = error.filename or partial
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return OutsideError(f"{where}: {error.strerror}")
+    return CheckFailedError(f"{where}: {error.strerror or error}; {resume}")

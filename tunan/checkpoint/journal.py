@@ -1,0 +1,90 @@
+"""The journal of an unfinished conversion: which blocks are whole and on the disk.
+
+One JSON line says what is being written (`plan`, a digest of everything that decides the
+bytes), then one line a finished block. A line torn by a crash is ignored.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tunan.checkpoint.blocks import sync_directory
+from tunan.checkpoint.manifest import Block
+from tunan.checkpoint.plan import PlannedBlock
+from tunan.checkpoint.source import Source
+
+JOURNAL_FILE = "conversion.journal"
+
+
+def plan_digest(source: Source, blocks: Iterable[PlannedBlock]) -> str:
+    """sha256 over the source's identity (fingerprint, modification times) and the plan."""
+    digest = hashlib.sha256(source.fingerprint().encode())
+    for path in sorted({info.file for info in source.tensors.values()}):
+        digest.update(f"{path.name}:{path.stat().st_mtime_ns}\n".encode())
+    for block in blocks:
+        digest.update(f"{block.file}:{block.entries!r}\n".encode())
+    return digest.hexdigest()
+
+
+class Journal:
+    """Appends finished blocks; every line is on the disk before `record` returns."""
+
+    def __init__(self, directory: Path, plan: str) -> None:
+        path = directory / JOURNAL_FILE
+        fresh = not path.exists()
+        self._file = path.open("a", encoding="utf-8")
+        if fresh:
+            self._append({"plan": plan})
+            sync_directory(directory)
+
+    def record(self, block: Block) -> None:
+        """Notes a block as finished."""
+        self._append(block.model_dump(mode="json"))
+
+    def close(self) -> None:
+        """Closes the file; it stays where it is."""
+        self._file.close()
+
+    def _append(self, content: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(content) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def finished_blocks(directory: Path, plan: str) -> dict[str, Block] | None:
+    """Blocks of `directory` that an earlier run of the same plan finished, by file.
+
+    None if there is no journal or it is of another plan.
+    """
+    try:
+        lines = (directory / JOURNAL_FILE).read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    if not lines or _parse(lines[0]) != {"plan": plan}:
+        return None
+    blocks = (_block(line) for line in lines[1:])
+    return {block.file: block for block in blocks if block and _is_whole(directory, block)}
+
+
+def _is_whole(directory: Path, block: Block) -> bool:
+    path = directory / block.file
+    return path.is_file() and path.stat().st_size == block.bytes
+
+
+def _block(line: str) -> Block | None:
+    try:
+        return Block.model_validate(_parse(line))
+    except ValidationError:
+        return None
+
+
+def _parse(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None

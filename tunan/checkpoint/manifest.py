@@ -1,0 +1,140 @@
+"""`tunan.json`: what a converted checkpoint is, and the size and hash of every file of it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tunan.errors import CheckFailedError, UsageError
+
+MANIFEST_FILE = "tunan.json"
+FORMAT = 1
+
+Sha256 = str
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Block(_Part):
+    """One safetensors file.
+
+    `file` is relative to the checkpoint, `bytes` the size of the whole file, `layers` the
+    decoder layers that have a tensor in it (none: embedding, norm, head). `rank` is set in
+    blocks that are already fused and cut for one tensor-parallel rank.
+    """
+
+    file: str
+    bytes: int = Field(gt=0)
+    sha256: Sha256 = Field(pattern="^[0-9a-f]{64}$")
+    layers: tuple[int, ...] = Field(strict=False)
+    rank: int | None = Field(default=None, ge=0)
+
+
+class CarriedFile(_Part):
+    """A file beside the blocks: configuration, index, tokenizer."""
+
+    file: str
+    bytes: int = Field(ge=0)
+    sha256: Sha256 = Field(pattern="^[0-9a-f]{64}$")
+
+
+class KeptPrecision(_Part):
+    """Tensors that keep their stored precision whatever the checkpoint's own is."""
+
+    suffix: str
+    dtype: str
+    tensors: int = Field(gt=0)
+
+
+class Origin(_Part):
+    """Where the weights came from; `sha256` is over file names, sizes and headers (and a
+    few samples of the data), not over all of the data."""
+
+    path: str
+    sha256: Sha256
+
+
+class Manifest(_Part):
+    """The content of `tunan.json`. `Manifest.read(directory)` is strict: a key it does not
+    know, or one that is missing, is an error that names it."""
+
+    format: Literal[1] = 1
+    model_name: str
+    architecture: str
+    precision: Literal["bf16", "fp16", "fp32"]
+    quantization: str | None = None
+    target: str
+    max_batch_size: int = Field(gt=0)
+    tensor_parallel_degree: int = Field(gt=0)
+    pipeline_parallel_degree: int = Field(gt=0)
+    operators: dict[str, str | None]
+    blocks: tuple[Block, ...] = Field(strict=False)
+    files: tuple[CarriedFile, ...] = Field(strict=False)
+    kept_precision: tuple[KeptPrecision, ...] = Field(default=(), strict=False)
+    unexpected_tensors: tuple[str, ...] = Field(default=(), strict=False)
+    source: Origin
+    tool: str
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Reads `directory/tunan.json`.
+
+        Raises UsageError if there is none, CheckFailedError if it is not a manifest of a
+        format known here.
+        """
+        path = directory / MANIFEST_FILE
+        try:
+            content = json.loads(path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise UsageError(
+                f"{directory}: no {MANIFEST_FILE}; give a directory written by 'tunan convert'"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise CheckFailedError(f"{path}: not readable as JSON ({error})") from error
+        found = content.get("format") if isinstance(content, dict) else None
+        if found != FORMAT:
+            raise CheckFailedError(
+                f"{path}: format {found!r}; this version of Tunan reads format {FORMAT}, "
+                "convert the checkpoint again"
+            )
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise CheckFailedError(f"{path}: {_first(error)}") from error
+
+    def write(self, directory: Path) -> None:
+        """Writes `directory/tunan.json`; the caller syncs and renames."""
+        (directory / MANIFEST_FILE).write_text(self.to_json(), encoding="utf-8")
+
+    def to_json(self) -> str:
+        """The manifest as indented JSON, one line a block."""
+        content = self.model_dump(mode="json")
+        blocks = _one_line_each(content.pop("blocks"))
+        files = _one_line_each(content.pop("files"))
+        head = json.dumps(content, indent=1, ensure_ascii=False)
+        return f'{head[:-2]},\n "blocks": {blocks},\n "files": {files}\n}}\n'
+
+    def blocks_of(self, rank: int | None) -> tuple[Block, ...]:
+        """The blocks of one tensor-parallel rank, or (None) of the plain layout."""
+        return tuple(block for block in self.blocks if block.rank == rank)
+
+
+def rank_directory(tensor_parallel: int, rank: int) -> str:
+    """Where the blocks of one rank lie inside a converted checkpoint."""
+    return f"tensor-parallel-{tensor_parallel}/rank-{rank}"
+
+
+def _one_line_each(items: Sequence[Any]) -> str:
+    if not items:
+        return "[]"
+    return "[\n  " + ",\n  ".join(json.dumps(item, ensure_ascii=False) for item in items) + "\n ]"
+
+
+def _first(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    where = ".".join(map(str, problem["loc"])) or "the whole"
+    return f"{where}: {problem['msg']}"
