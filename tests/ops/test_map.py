@@ -1,0 +1,82 @@
+"""The operator catalogue and the map made from it."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from tunan.errors import UsageError
+from tunan.ops.map import catalogue, operator_map
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "num_hidden_layers": 5,
+}
+V3: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "first_k_dense_replace": 2,
+    "hidden_act": "silu",
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_hidden_layers": 5,
+    "q_lora_rank": 8,
+    "rope_scaling": {"type": "yarn"},
+}
+TARGETS = tuple(catalogue().targets)
+
+
+def operators(config: dict[str, Any], target: str) -> dict[str, str | None]:
+    return {mapped.module: mapped.operator for mapped in operator_map(config, target)}
+
+
+@pytest.mark.parametrize(("module", "target"), list(product(catalogue().modules, TARGETS)))
+def test_every_module_has_exactly_one_entry_for_every_target(module: str, target: str) -> None:
+    runs = [run for run in catalogue().modules[module] if target in run.targets]
+    assert len(runs) == 1
+    assert runs[0].source.startswith(("vllm/", "vllm_ascend/"))
+    assert runs[0].note or runs[0].fused, "what has no fused operator says what runs instead"
+
+
+def test_no_entry_names_an_unknown_target() -> None:
+    named = {t for runs in catalogue().modules.values() for run in runs for t in run.targets}
+    assert named == set(TARGETS)
+
+
+@pytest.mark.parametrize("target", ["ascend910b", "ascend910c"])
+def test_llama_on_ascend(target: str) -> None:
+    found = operators(LLAMA, target)
+    assert found["RMSNorm"] == "npu_rms_norm"
+    assert found["RMSNorm (residual)"] == "npu_add_rms_norm"
+    assert found["SiluAndMul"] == "npu_swiglu"
+    assert found["Attention"] == "npu_fused_infer_attention_score"
+
+
+def test_v3_on_ascend() -> None:
+    found = operators(V3, "ascend910b")
+    assert found["FusedMoE"] == "npu_grouped_matmul"
+    assert found["DeepseekScalingRotaryEmbedding"] == "npu_interleave_rope"
+    assert "Attention" not in found
+
+
+def test_gelu_maps_to_the_fast_one() -> None:
+    assert operators(LLAMA | {"hidden_act": "gelu"}, "ascend910b")["QuickGELU"] == "npu_fast_gelu"
+
+
+def test_modules_are_counted() -> None:
+    counts = {mapped.module: mapped.count for mapped in operator_map(V3, "cpu")}
+    assert counts["RMSNorm (residual)"] == 10
+    assert counts["RMSNorm"] == 1 + 2 * 5
+    assert counts["FusedMoE"] == 3
+    assert counts["SiluAndMul"] == 2 + 3
+
+
+def test_what_does_not_run_on_a_target_is_said() -> None:
+    mapped = {m.module: m for m in operator_map(V3, "ascend310p")}
+    assert not mapped["MultiHeadLatentAttentionWrapper"].runs
+    assert all(m.runs for m in operator_map(V3, "ascend910b"))
+
+
+def test_an_unknown_target_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="'npu'; known are cpu, ascend910b, ascend910c"):
+        operator_map(LLAMA, "npu")

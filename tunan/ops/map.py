@@ -1,0 +1,148 @@
+"""From the model's modules to the operators that run them on a target.
+
+The facts are in `operators.yaml`, beside this file, with the source file of each; what is
+worked out here is which of them a configuration uses and how often.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from tunan.checkpoint.architectures import architecture_of, has_experts, number
+from tunan.errors import UsageError
+
+_CATALOGUE = Path(__file__).with_name("operators.yaml")
+
+
+class _Fact(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Target(_Fact):
+    """Hardware a model can be converted for, and the software whose sources were read."""
+
+    stack: str
+    chips: str
+
+
+class Run(_Fact):
+    """How one module class runs on some targets.
+
+    `operator` is None if general PyTorch operators do the work; `fused` says that one kernel
+    made for the job does; `runs` is False where the target cannot run the module at all.
+    """
+
+    targets: tuple[str, ...]
+    operator: str | None
+    fused: bool
+    source: str
+    note: str = ""
+    runs: bool = True
+
+
+class Catalogue(_Fact):
+    """The content of operators.yaml."""
+
+    targets: dict[str, Target]
+    modules: dict[str, tuple[Run, ...]]
+
+    def run(self, module: str, target: str) -> Run:
+        """How `module` runs on `target`; both must be in the catalogue."""
+        return next(run for run in self.modules[module] if target in run.targets)
+
+
+@dataclass(frozen=True)
+class MappedModule:
+    """One row of the table: a module class, how many the model has, and what runs it."""
+
+    module: str
+    count: int
+    operator: str | None
+    fused: bool
+    runs: bool
+    note: str
+    source: str
+
+
+@cache
+def catalogue() -> Catalogue:
+    """The facts of operators.yaml."""
+    import yaml
+
+    return Catalogue.model_validate(yaml.safe_load(_CATALOGUE.read_text(encoding="utf-8")))
+
+
+def operator_map(config: Mapping[str, Any], target: str) -> tuple[MappedModule, ...]:
+    """The operators that run a model on a target, in order of use.
+
+    Counts are of the model itself, without multi-token-prediction layers. Raises UsageError
+    for a target that is not known.
+    """
+    known = catalogue()
+    if target not in known.targets:
+        raise UsageError(f"unknown target '{target}'; known are {', '.join(known.targets)}")
+    counts: Counter[str] = Counter()
+    for module, count in _modules(config):
+        counts[module] += count
+    return tuple(
+        MappedModule(module, count, run.operator, run.fused, run.runs, run.note, run.source)
+        for module, count in counts.items()
+        for run in [known.run(module, target)]
+    )
+
+
+def _modules(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    layers = number(config, "num_hidden_layers")
+    expert_layers = sum(has_experts(config, layer) for layer in range(layers))
+    yield "VocabParallelEmbedding", 1
+    yield "RMSNorm", 1  # the very first; every later norm also adds the residual
+    yield "RMSNorm (residual)", 2 * layers
+    if architecture_of(config).attention == "mla":
+        yield from _latent_attention(config, layers)
+    else:
+        yield "QKVParallelLinear", layers
+        yield "RotaryEmbedding", layers
+        yield "Attention", layers
+    yield "RowParallelLinear", layers
+    yield from _mlp(config, layers - expert_layers)
+    if expert_layers:
+        yield "GateLinear", expert_layers
+        yield "FusedMoE (routing)", expert_layers
+        yield "FusedMoE", expert_layers
+        if config.get("n_shared_experts"):
+            yield from _mlp(config, expert_layers)
+    yield "ParallelLMHead", 1
+    yield "LogitsProcessor", 1
+
+
+def _latent_attention(config: Mapping[str, Any], layers: int) -> Iterator[tuple[str, int]]:
+    if config.get("q_lora_rank") is None:
+        yield "ColumnParallelLinear", 2 * layers  # q_proj, kv_b_proj
+        yield "ReplicatedLinear", layers  # kv_a_proj_with_mqa
+        yield "RMSNorm", layers
+    else:
+        yield "MergedColumnParallelLinear", layers  # fused_qkv_a_proj
+        yield "ColumnParallelLinear", 2 * layers  # q_b_proj, kv_b_proj
+        yield "RMSNorm", 2 * layers
+    scaling = config.get("rope_scaling") or {}
+    yarn = scaling.get("rope_type", scaling.get("type")) in ("yarn", "deepseek_yarn")
+    yield "DeepseekScalingRotaryEmbedding" if yarn else "RotaryEmbedding", layers
+    if architecture_of(config).indexer:
+        yield "ReplicatedLinear", layers  # wq_b
+        yield "MergedColumnParallelLinear", layers  # wk_weights_proj
+        yield "LayerNorm", layers
+        yield "SparseAttnIndexer", layers
+    yield "MultiHeadLatentAttentionWrapper", layers
+
+
+def _mlp(config: Mapping[str, Any], count: int) -> Iterator[tuple[str, int]]:
+    if not count:
+        return
+    yield "MergedColumnParallelLinear", count  # gate_up_proj
+    yield "QuickGELU" if "gelu" in str(config.get("hidden_act")) else "SiluAndMul", count
+    yield "RowParallelLinear", count  # down_proj
