@@ -1,0 +1,145 @@
+"""`tunan convert` as a user meets it."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.models import write_llama
+from tunan.cli import convert as verb
+from tunan.cli.main import main
+from tunan.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("cli") / "source")
+
+
+def run(*words: object) -> int:
+    """Parses and runs the verb alone."""
+    parser = argparse.ArgumentParser()
+    verb.register(parser.add_subparsers())
+    args = parser.parse_args(["convert", *map(str, words)])
+    return int(args.run(args))
+
+
+def test_a_conversion_prints_operators_and_rate(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(source, tmp_path / "out", "--target", "ascend910b") == 0
+    out = capsys.readouterr().out
+    assert "npu_fused_infer_attention_score" in out
+    assert "no fused operator: VocabParallelEmbedding" in out
+    assert "GB/s" in out.splitlines()[-1]
+    assert (tmp_path / "out/tunan.json").is_file()
+
+
+def test_json_is_the_manifest_and_more(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--json", "--name", "小模型", "--max-batch-size", "4", "--tensor-parallel", "2")
+    assert run(source, tmp_path / "out", *options) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert (content["model_name"], content["max_batch_size"]) == ("小模型", 4)
+    assert content["tensor_parallel_degree"] == 2
+    assert content["reused_blocks"] == 0
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_dry_run_writes_nothing(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    assert run(source, tmp_path / "out", "--dry-run", "--block-size", "1", *form) == 0
+    out = capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    assert "model-00001-of-0000" in out
+    assert "onednn_mm" in out
+    if form:
+        assert json.loads(out)["bytes"] > 0
+    else:
+        assert "nothing was written" in out.splitlines()[-1]
+
+
+def test_overwrite_replaces_a_converted_checkpoint(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "out")
+    with pytest.raises(UsageError, match="--overwrite"):
+        run(source, tmp_path / "out")
+    run(source, tmp_path / "out", "--dtype", "float32", "--overwrite")
+    assert json.loads((tmp_path / "out/tunan.json").read_bytes())["precision"] == "fp32"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_interrupt_is_one_line_and_status_130(
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tunan.cli.convert._ConvertProgress.advance", interrupt)
+    assert run(source, tmp_path / "out") == 130
+    assert "run the same command again to continue" in capsys.readouterr().err
+
+
+def test_a_continued_run_says_how_much_was_there(
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = 0
+
+    def interrupt(progress: object, count: int) -> None:
+        nonlocal done
+        done += count
+        if done > 3_000_000:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tunan.cli.convert._ConvertProgress.advance", interrupt)
+        run(source, tmp_path / "out", "--block-size", "1", "--workers", "1")
+    capsys.readouterr()
+    assert run(source, tmp_path / "out", "--block-size", "1", "--workers", "1") == 0
+    assert "blocks were finished by an earlier run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5"])
+def test_sizes_are_whole_numbers_above_zero(
+    tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run("source", tmp_path / "out", f"--tensor-parallel-size={value}")
+    assert "not a whole number above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (("missing", "out"), 2, "missing: no such file or directory"),
+        (("source", "out", "--tensor-parallel-size", "3"), 2, "sizes that do: 1, 2, 4"),
+        (("source", "source/out"), 2, "overlap"),
+        (("truncated", "out"), 1, "truncated"),
+    ],
+)
+def test_mistakes_are_one_line_and_a_status(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    status: int,
+    line: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("source", "truncated"):
+        write_llama(tmp_path / name)
+    shard = next((tmp_path / "truncated").glob("*.safetensors"))
+    os.truncate(shard, shard.stat().st_size - 1)
+    assert main(["convert", *words]) == status
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert line in printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "truncated"]
