@@ -152,7 +152,7 @@ def quantise_to_fp8_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     rows, columns = weight.shape
     padded = torch.zeros(-(-rows // FP8_BLOCK) * FP8_BLOCK, -(-columns // FP8_BLOCK) * FP8_BLOCK)
     padded[:rows, :columns] = weight.float()
-    blocks = padded.unflatten(0, (-1, FP8_BLOCK)).unflatten(2, (-1, FP8_BLOCK))
+    blocks = padded.view(-1, FP8_BLOCK, padded.shape[1] // FP8_BLOCK, FP8_BLOCK)
     largest = torch.finfo(torch.float8_e4m3fn).max
     factors = blocks.abs().amax(dim=(1, 3)).clamp(min=1e-12) / largest
     quantised = (blocks / factors[:, None, :, None]).to(torch.float8_e4m3fn)

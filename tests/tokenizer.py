@@ -43,8 +43,8 @@ def write_tokenizer(directory: Path, vocabulary_size: int = VOCABULARY_SIZE) -> 
         raise ValueError(f"the test tokenizer needs {len(pieces)} tokens, not {vocabulary_size}")
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=MERGES))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
     tokenizer.save(str(directory / "tokenizer.json"))
     _write_json(

@@ -88,3 +88,22 @@ def test_layers_are_read_from_names() -> None:
 def test_rotary_frequencies_are_recomputed() -> None:
     assert is_recomputed("model.layers.0.self_attn.rotary_emb.inv_freq")
     assert not is_recomputed("model.norm.weight")
+
+
+@pytest.mark.parametrize("named", [True, 5, "LlamaForCausalLM", {"a": 1}, [["x"]], [{}]])
+def test_an_architecture_of_another_kind_than_a_list_of_one_name_is_refused(named: object) -> None:
+    with pytest.raises(UsageError, match="unknown architecture"):
+        architecture_of({"architectures": named})
+
+
+@pytest.mark.parametrize("value", ["abc", [1], float("inf"), 1.5, -1, True])
+@pytest.mark.parametrize(
+    "key",
+    ["head_dim", "num_key_value_heads", "num_nextn_predict_layers", "first_k_dense_replace"],
+)
+def test_an_optional_size_of_another_kind_is_named(
+    llama: dict[str, Any], v3: dict[str, Any], key: str, value: object
+) -> None:
+    config = llama if key in ("head_dim", "num_key_value_heads") else v3
+    with pytest.raises(CheckFailedError, match=f"{key} must be a whole number"):
+        expected_tensors(config | {key: value})

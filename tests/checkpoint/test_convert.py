@@ -1,6 +1,7 @@
 """Whole conversions of real files."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -232,3 +233,44 @@ def test_progress_is_told_every_byte(llama_directory: Path, tmp_path: Path) -> N
     progress = Recorder()
     outcome = run_conversion(llama_directory, tmp_path / "out", SMALL_BLOCKS, progress)
     assert progress.done == progress.total == outcome.written_bytes > 0
+
+
+def test_a_weight_of_whole_numbers_is_refused_as_no_engine_could_scale_it(
+    tmp_path: Path, llama: dict[str, Any]
+) -> None:
+    tensors = {name: torch.zeros(shape) for name, shape in expected_tensors(llama).items()}
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].long()
+    with pytest.raises(CheckFailedError, match=r"model\.norm\.weight is stored as I64"):
+        plan_conversion(MemorySource(tmp_path / "m", tensors, llama), ConvertOptions())
+
+
+def test_a_tensor_called_like_the_files_own_metadata_is_refused(
+    tmp_path: Path, llama: dict[str, Any]
+) -> None:
+    tensors = {name: torch.zeros(shape) for name, shape in expected_tensors(llama).items()}
+    tensors["__metadata__"] = torch.zeros(1)
+    with pytest.raises(CheckFailedError, match="safetensors keeps this name for itself"):
+        plan_conversion(MemorySource(tmp_path / "m", tensors, llama), ConvertOptions())
+
+
+def test_scalars_empty_tensors_and_odd_names_arrive(tmp_path: Path, llama: dict[str, Any]) -> None:
+    tensors = {name: torch.zeros(shape) for name, shape in expected_tensors(llama).items()}
+    odd = {
+        "scalar": torch.tensor(3, dtype=torch.int64),
+        "no rows": torch.empty(0, 5, dtype=torch.bfloat16),
+        "no columns": torch.empty(5, 0, dtype=torch.bfloat16),
+        '模😀"\\': torch.ones(3, dtype=torch.bfloat16),
+    }
+    run_conversion(MemorySource(tmp_path / "m", tensors | odd, llama), tmp_path / "out")
+    held = load_blocks(tmp_path / "out")
+    for name, tensor in odd.items():
+        assert torch.equal(held[name], tensor)
+
+
+def test_names_and_settings_that_utf8_cannot_hold_are_converted(tmp_path: Path) -> None:
+    source = write_llama(tmp_path / "source", note="\ud800")
+    source = source.rename(tmp_path / os.fsdecode(b"\xb8\xf6"))
+    run_conversion(source, tmp_path / os.fsdecode(b"\xc4\xfe"))
+    manifest = Manifest.read(tmp_path / os.fsdecode(b"\xc4\xfe"))
+    assert manifest.model_name == "\\xc4\\xfe"
+    assert manifest.source.path.endswith("/\\xb8\\xf6")

@@ -52,3 +52,12 @@ def test_half_a_prediction_layer_is_missing_tensors(v3: dict[str, Any]) -> None:
     del found["model.layers.3.eh_proj.weight"]
     with pytest.raises(CheckFailedError, match=r"layers\.3\.eh_proj\.weight is missing, 1 of"):
         take_stock(v3, found)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "n_routed_experts"])
+def test_an_impossible_count_is_refused_before_it_is_spelled_out(
+    v3: dict[str, Any], key: str
+) -> None:
+    found = expected_tensors(v3)
+    with pytest.raises(CheckFailedError, match=rf"{key} is {10**30}, but there are \d+ tensors"):
+        take_stock(v3 | {key: 10**30}, found)

@@ -1,12 +1,13 @@
 """tunan.json, read strictly."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tunan.checkpoint.manifest import Block, CarriedFile, Manifest, Origin, rank_directory
+from tunan.checkpoint.manifest import Block, CarriedFile, Manifest, Origin, rank_directory, utf8
 from tunan.errors import CheckFailedError, UsageError
 
 SHA = "0" * 64
@@ -84,3 +85,44 @@ def test_a_torn_manifest_is_damage(tmp_path: Path) -> None:
     (tmp_path / "tunan.json").write_text('{"format": 1, "mod')
     with pytest.raises(CheckFailedError, match="not readable as JSON"):
         Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["../../x", "/etc/passwd", "", ".", "a//b", "a/../b", "a\0b", "\x1b[31m", "a\\b", "\ud800"],
+)
+@pytest.mark.parametrize("kind", ["blocks", "files"])
+def test_a_file_outside_the_checkpoint_is_refused(
+    manifest: Manifest, tmp_path: Path, kind: str, file: str
+) -> None:
+    items = json.loads(manifest.to_json())[kind]
+    items[0]["file"] = file
+    write_changed(manifest, tmp_path, **{kind: items})
+    with pytest.raises(CheckFailedError, match="is not a path inside the checkpoint"):
+        Manifest.read(tmp_path)
+
+
+def test_a_file_listed_twice_is_refused(manifest: Manifest, tmp_path: Path) -> None:
+    blocks = json.loads(manifest.to_json())["blocks"]
+    write_changed(manifest, tmp_path, blocks=[*blocks, blocks[0]])
+    with pytest.raises(CheckFailedError, match=r"model-00001.* is listed twice"):
+        Manifest.read(tmp_path)
+
+
+def test_a_manifest_without_blocks_or_with_a_stray_rank_is_refused(
+    manifest: Manifest, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckFailedError, match="no blocks are listed"):
+        Manifest.read(write_changed(manifest, tmp_path, blocks=[]))
+    with pytest.raises(CheckFailedError, match="is of rank 1, of 1 in all"):
+        Manifest.read(write_changed(manifest, tmp_path, tensor_parallel_degree=1))
+
+
+def test_json_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tunan.json").write_text("[" * 200_000)
+    with pytest.raises(CheckFailedError, match="not readable as JSON"):
+        Manifest.read(tmp_path)
+
+
+def test_a_file_name_that_is_not_utf8_is_spelled_out() -> None:
+    assert utf8(os.fsdecode(b"\xc4\xa3\xd0/\xe6\xa8\xa1")) == "ģ\\xd0/模"

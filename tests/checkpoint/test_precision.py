@@ -23,6 +23,12 @@ def test_the_router_bias_keeps_float32_but_is_not_widened() -> None:
     assert written_dtype(BIAS, "BF16", PRECISIONS["bfloat16"]) == "BF16"
 
 
+def test_the_norm_of_the_indexers_keys_keeps_float32() -> None:
+    for leaf in ("weight", "bias"):
+        name = f"model.layers.0.self_attn.indexer.k_norm.{leaf}"
+        assert written_dtype(name, "F32", PRECISIONS["bfloat16"]) == "F32"
+
+
 def test_transformers_keeps_the_same_tensors_in_float32() -> None:
     from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3PreTrainedModel
 

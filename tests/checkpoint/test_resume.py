@@ -192,3 +192,33 @@ def test_a_limit_on_file_sizes_reads_like_a_full_disk(source: Path, tmp_path: Pa
     last = run.stderr.strip().splitlines()[-1]
     assert re.search(r"CheckFailedError: .*out\.partial: no space left \(File too large\)", last)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_crash_at_the_very_end_costs_no_block(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_conversion(source, tmp_path / "out", OPTIONS)
+    outcome = run_conversion(source, tmp_path / "out", OPTIONS)
+    assert outcome.reused == len(outcome.manifest.blocks)
+
+
+def test_another_version_starts_over(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_after(3_000_000, source, tmp_path / "out")
+    monkeypatch.setattr("tunan.checkpoint.journal.__version__", "0.0.0.other")
+    outcome = run_conversion(source, tmp_path / "out", OPTIONS)
+    assert (outcome.reused, outcome.restarted) == (0, True)
+
+
+def test_a_torn_line_does_not_swallow_the_next_one(source: Path, tmp_path: Path) -> None:
+    interrupt_after(3_000_000, source, tmp_path / "out")
+    journal = tmp_path / "out.partial/conversion.journal"
+    journal.write_bytes(journal.read_bytes()[:-20])
+    interrupt_after(500_000, source, tmp_path / "out")
+    lines = journal.read_text().splitlines()
+    blocks = len(list((tmp_path / "out.partial").rglob("*.safetensors")))
+    assert sum('"sha256"' in line and line.endswith("}") for line in lines) == blocks

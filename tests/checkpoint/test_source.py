@@ -120,3 +120,12 @@ def test_the_interface_alone_imports_no_torch() -> None:
         name.name for node in tree.body if isinstance(node, ast.Import) for name in node.names
     } | {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert not any((name or "").startswith(("torch", "gguf", "transformers")) for name in imported)
+
+
+def test_a_link_to_a_blob_that_is_gone_is_named(tmp_path: Path) -> None:
+    path = write_llama(tmp_path)
+    (path / "model.safetensors").rename(tmp_path / "blob")
+    (path / "model.safetensors").symlink_to("blob")
+    assert open_source(path).tensors
+    (tmp_path / "blob").unlink()
+    assert "model.safetensors: leads to a file that is gone" in refusal(path, CheckFailedError)

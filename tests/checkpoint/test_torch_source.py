@@ -214,3 +214,11 @@ def test_reading_a_bin_costs_no_anonymous_memory(model: Model) -> None:
     source.release("big")
     assert resident("RssFile") - before[1] < size * 0.1
     assert resident("RssAnon") - before[0] < size * 0.25
+
+
+def test_parameters_are_read_as_plain_tensors(model: Model) -> None:
+    path, tensors = model
+    parameters = {name: torch.nn.Parameter(tensor) for name, tensor in tensors.items()}
+    torch.save(parameters, path / "pytorch_model.bin")
+    assert_holds(path, tensors)
+    assert not open_source(path).rows(EMBEDDING, 0, 1).requires_grad

@@ -95,3 +95,43 @@ def test_a_tensor_the_index_does_not_list_is_found(checkpoint: Path) -> None:
     save_file(tensors | {"extra": next(iter(tensors.values())).clone()}, checkpoint / block)
     (problem,) = problems(checkpoint, with_true_hashes(checkpoint, block))
     assert problem == f"model.safetensors.index.json: does not list extra, which is in {block}"
+
+
+def test_an_index_that_points_to_no_block_is_found(checkpoint: Path) -> None:
+    name = "model.safetensors.index.json"
+    index = json.loads((checkpoint / name).read_bytes())
+    first = min(index["weight_map"])
+    index["weight_map"][first] = "model-00099-of-00099.safetensors"
+    (checkpoint / name).write_text(json.dumps(index))
+    (problem,) = problems(checkpoint, with_true_hashes(checkpoint, name))
+    assert problem.startswith(f"{name}: says {first} is in model-00099")
+
+
+def test_a_block_that_was_taken_out_of_the_manifest_is_missed(checkpoint: Path) -> None:
+    content = json.loads((checkpoint / "tunan.json").read_bytes())
+    gone = content["blocks"].pop(0)["file"]
+    (checkpoint / gone).unlink()
+    (checkpoint / "tunan.json").write_text(json.dumps(content))
+    (problem,) = problems(checkpoint)
+    assert f"is in {gone}, where it is not" in problem
+
+
+def test_an_index_that_was_taken_out_of_the_manifest_is_missed(checkpoint: Path) -> None:
+    manifest = Manifest.read(checkpoint)
+    files = tuple(f for f in manifest.files if f.file != "model.safetensors.index.json")
+    (problem,) = problems(checkpoint, manifest.model_copy(update={"files": files}))
+    assert problem.startswith("model.safetensors.index.json: is not in tunan.json")
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"weight_map": {"a": []}}', "{"])
+def test_a_damaged_index_with_a_true_hash_is_a_problem(checkpoint: Path, content: str) -> None:
+    name = "model.safetensors.index.json"
+    (checkpoint / name).write_text(content)
+    (problem,) = problems(checkpoint, with_true_hashes(checkpoint, name))
+    assert problem.startswith(f"{name}: ")
+
+
+def test_a_device_or_pipe_in_place_of_a_file_is_not_read(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").unlink()
+    (checkpoint / "tokenizer.json").symlink_to("/dev/zero")
+    assert problems(checkpoint) == ["tokenizer.json: is not a regular file"]

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.models import write_llama
 from tunan.cli import convert as verb
 from tunan.cli.main import main
-from tunan.errors import UsageError
+from tunan.errors import CheckFailedError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +144,17 @@ def test_mistakes_are_one_line_and_a_status(
     (printed,) = capsys.readouterr().err.splitlines()
     assert line in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "truncated"]
+
+
+def test_a_dry_run_says_that_the_disk_is_too_small(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Namespace(free=1 << 20))
+    with pytest.raises(CheckFailedError, match="more are needed"):
+        run(source, tmp_path / "out", "--dry-run")
+
+
+def test_a_config_beside_a_gguf_is_wrong_use(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(100))
+    with pytest.raises(UsageError, match="for single state-dict files only"):
+        run(tmp_path / "m.gguf", tmp_path / "out", "--config", source / "config.json")

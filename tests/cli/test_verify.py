@@ -50,3 +50,10 @@ def test_the_first_problem_is_the_error_and_json_has_all(
 def test_a_directory_that_is_no_checkpoint_is_wrong_use(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no tunan\.json"):
         run(tmp_path)
+
+
+@pytest.mark.parametrize("count", ["0", "-3", "65", "x"])
+def test_a_number_of_workers_out_of_range_is_wrong_use(converted: Path, count: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(converted, "--workers", count)
+    assert caught.value.code == 2

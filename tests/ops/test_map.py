@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tunan.errors import UsageError
+from tunan.errors import CheckFailedError, UsageError
 from tunan.ops.map import catalogue, operator_map
 
 LLAMA: dict[str, Any] = {
@@ -80,3 +80,14 @@ def test_what_does_not_run_on_a_target_is_said() -> None:
 def test_an_unknown_target_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match="'npu'; known are cpu, ascend910b, ascend910c"):
         operator_map(LLAMA, "npu")
+
+
+def test_yarn_is_also_found_where_transformers_5_writes_it() -> None:
+    config = {k: v for k, v in V3.items() if k != "rope_scaling"}
+    config["rope_parameters"] = {"rope_type": "yarn", "rope_theta": 10000.0}
+    assert "DeepseekScalingRotaryEmbedding" in operators(config, "cpu")
+
+
+def test_a_rope_scaling_that_is_no_object_is_refused() -> None:
+    with pytest.raises(CheckFailedError, match="rope scaling is 'yarn'"):
+        operator_map(V3 | {"rope_scaling": "yarn"}, "cpu")

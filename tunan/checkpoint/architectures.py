@@ -54,9 +54,10 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     Raises UsageError if it names none or one that is not known here.
     """
     named = config.get("architectures") or []
-    if len(named) == 1 and named[0] in ARCHITECTURES:
-        return ARCHITECTURES[named[0]]
-    found = ", ".join(map(str, named)) or "none"
+    names = list(map(str, named)) if isinstance(named, list) else [repr(named)]
+    if len(names) == 1 and names[0] in ARCHITECTURES:
+        return ARCHITECTURES[names[0]]
+    found = ", ".join(names) or "none"
     raise UsageError(
         f"config.json: unknown architecture ({found}); known are {', '.join(ARCHITECTURES)}"
     )
@@ -82,30 +83,40 @@ def number(config: Mapping[str, Any], key: str) -> int:
     return value
 
 
+def optional_number(config: Mapping[str, Any], key: str, default: int) -> int:
+    """A whole number from 0 on, `default` where the configuration is silent or says null;
+    raises CheckFailedError for anything else."""
+    value = default if config.get(key) is None else config[key]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise CheckFailedError(f"config.json: {key} must be a whole number, not {value!r}")
+    return value
+
+
 def head_size(config: Mapping[str, Any]) -> int:
     """Size of one attention head of the "gqa" families."""
-    return int(config.get("head_dim") or 0) or (
+    return optional_number(config, "head_dim", 0) or (
         number(config, "hidden_size") // number(config, "num_attention_heads")
     )
 
 
 def key_value_heads(config: Mapping[str, Any]) -> int:
     """Number of key/value heads; as many as query heads where the configuration is silent."""
-    return int(config.get("num_key_value_heads") or number(config, "num_attention_heads"))
+    heads = number(config, "num_attention_heads")
+    return optional_number(config, "num_key_value_heads", heads) or heads
 
 
 def mtp_layers(config: Mapping[str, Any]) -> range:
     """Indices of the multi-token-prediction layers; they follow the model's own."""
     start = number(config, "num_hidden_layers")
-    return range(start, start + int(config.get("num_nextn_predict_layers") or 0))
+    return range(start, start + optional_number(config, "num_nextn_predict_layers", 0))
 
 
 def has_experts(config: Mapping[str, Any], layer: int) -> bool:
     """Whether a layer is a mixture of experts (vLLM's own rule in deepseek_v2.py)."""
     if not architecture_of(config).experts or config.get("n_routed_experts") is None:
         return False
-    first = int(config.get("first_k_dense_replace") or 0)
-    return layer >= first and layer % int(config.get("moe_layer_freq") or 1) == 0
+    first = optional_number(config, "first_k_dense_replace", 0)
+    return layer >= first and layer % (optional_number(config, "moe_layer_freq", 1) or 1) == 0
 
 
 def expected_tensors(config: Mapping[str, Any]) -> dict[str, Shape]:

@@ -16,6 +16,7 @@ from tunan.checkpoint.plan import PlannedBlock, inputs_of
 from tunan.errors import CheckFailedError
 
 DATA_ALIGNMENT = 64
+METADATA_KEY = "__metadata__"
 
 Advance = Callable[[int], None]
 
@@ -51,7 +52,7 @@ def write_block(
 
 def header_of(block: PlannedBlock) -> bytes:
     """The safetensors header, padded so that the data after it starts at a multiple of 64."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {METADATA_KEY: {"format": "pt"}}
     offset = 0
     for entry in block.entries:
         end = offset + entry.bytes

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Elements converted at a time. A source that dequantises makes float32 of them with a few
 # temporaries of that size: about 40 MB a worker at the worst.
 CHUNK_ELEMENTS = 2 << 20
+BF16_LARGEST = 3.3895314e38
 
 
 class ChunkReader:
@@ -98,9 +99,10 @@ def _explain(rows: "torch.Tensor", entry: Entry, info: TensorInfo) -> str:
         return f"{info.file}: {info.name} holds {kind}; the file is damaged, fetch it again"
     largest = float(rows.abs().max())
     format_name = str(torch_dtype(entry.dtype)).removeprefix("torch.")
+    wider = "bfloat16" if entry.dtype == "F16" and largest < BF16_LARGEST else "float32"
     return (
         f"{info.file}: {info.name} has a value of {largest:g}, too large for {format_name}; "
-        "use --dtype bfloat16"
+        f"use --dtype {wider}"
     )
 
 

@@ -3,22 +3,23 @@
 import errno
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tunan import __version__
 from tunan.checkpoint.architectures import architecture_of
 from tunan.checkpoint.block_pool import write_blocks
-from tunan.checkpoint.blocks import header_of
+from tunan.checkpoint.blocks import METADATA_KEY, header_of
 from tunan.checkpoint.chunks import ChunkReader
 from tunan.checkpoint.destination import Destination
 from tunan.checkpoint.inventory import Inventory, take_stock
 from tunan.checkpoint.journal import JOURNAL_FILE, Journal, finished_blocks, plan_digest
-from tunan.checkpoint.manifest import Block, KeptPrecision, Manifest, Origin
+from tunan.checkpoint.manifest import Block, KeptPrecision, Manifest, Origin, utf8
 from tunan.checkpoint.metadata import write_metadata
 from tunan.checkpoint.plan import MIB, PlannedBlock, plan_plain, plan_rank
-from tunan.checkpoint.precision import ITEM_BYTES, KEPT_SUFFIXES, PRECISIONS, Precision
-from tunan.checkpoint.source import Source
+from tunan.checkpoint.precision import FLOATS, ITEM_BYTES, KEPT_SUFFIXES, PRECISIONS, Precision
+from tunan.checkpoint.source import Source, TensorInfo
 from tunan.errors import CheckFailedError, OutsideError, TunanError
 from tunan.ops.map import MappedModule, operator_map
 
@@ -59,7 +60,7 @@ class ConversionPlan:
     @property
     def bytes(self) -> int:
         """Bytes of all blocks, headers included."""
-        return sum(block.bytes + len(header_of(block)) for block in self.blocks)
+        return space_for(self.blocks)
 
 
 @dataclass(frozen=True)
@@ -91,20 +92,38 @@ def plan_conversion(source: Source, options: ConvertOptions) -> ConversionPlan:
     does not fit, CheckFailedError for missing, misshapen or unreadable tensors.
     """
     architecture_of(source.config)
-    operators = operator_map(source.config, options.target)
     inventory = take_stock(source.config, {n: info.shape for n, info in source.tensors.items()})
+    operators = operator_map(source.config, options.target)
+    unexpected = set(inventory.unexpected)
     for name in inventory.names:
-        info = source.tensors[name]
-        if info.dtype not in ITEM_BYTES:
-            raise CheckFailedError(
-                f"{info.file}: {name} is stored as {info.dtype}, no way to convert it"
-            )
+        _refuse_unwritable(source.tensors[name], expected=name not in unexpected)
     limit, precision, degree = options.block_bytes, options.precision, options.tensor_parallel
     blocks = plan_plain(inventory, source.tensors, precision, limit)
     for rank in range(degree or 0):
         parallel, mtp = (degree or 1, rank), not inventory.mtp_absent
         blocks += plan_rank(source.config, source.tensors, precision, limit, parallel, mtp=mtp)
     return ConversionPlan(inventory, tuple(blocks), operators)
+
+
+def _refuse_unwritable(info: TensorInfo, *, expected: bool) -> None:
+    where = f"{info.file}: {info.name}"
+    if info.dtype not in (FLOATS if expected else ITEM_BYTES):
+        raise CheckFailedError(f"{where} is stored as {info.dtype}, no way to convert it")
+    if info.name == METADATA_KEY:
+        raise CheckFailedError(f"{where}: safetensors keeps this name for itself")
+
+
+def unfinished(
+    source: Source, destination: Destination, plan: ConversionPlan
+) -> list[PlannedBlock]:
+    """The blocks still to be written: all but those an earlier run of the same plan finished."""
+    earlier = finished_blocks(destination.partial, plan_digest(source, plan.blocks)) or {}
+    return [block for block in plan.blocks if block.file not in earlier]
+
+
+def space_for(blocks: Iterable[PlannedBlock]) -> int:
+    """Bytes these blocks take on the disk."""
+    return sum(block.bytes + len(header_of(block)) for block in blocks)
 
 
 def convert(
@@ -141,12 +160,12 @@ def _convert(
     earlier = finished_blocks(partial, digest)
     blocks = dict(earlier or {})
     restarted = earlier is None and (partial / JOURNAL_FILE).exists()
-    destination.clear(keep={JOURNAL_FILE, *blocks} if earlier is not None else ())
+    destination.clear(keep={JOURNAL_FILE, *blocks})
     pending = [block for block in plan.blocks if block.file not in blocks]
     reused, needed = len(blocks), sum(block.bytes for block in pending)
-    destination.check_space(needed)
+    destination.check_space(space_for(pending))
     progress.begin(needed, len(plan.blocks), reused, restarted)
-    journal = Journal(partial, digest)
+    journal = Journal(partial, digest, continued=earlier is not None)
 
     def finished(block: Block) -> None:
         journal.record(block)
@@ -169,7 +188,7 @@ def _finish(
 ) -> Manifest:
     partial, degree = destination.partial, options.tensor_parallel
     manifest = Manifest(
-        model_name=options.name or destination.path.resolve().name,
+        model_name=utf8(options.name or destination.path.name),
         architecture=architecture_of(source.config).name,
         precision=options.precision.manifest_name,
         target=options.target,
@@ -181,12 +200,11 @@ def _finish(
         files=write_metadata(source, plan.blocks, options.precision, partial),
         kept_precision=_kept(plan, options.precision),
         unexpected_tensors=plan.inventory.unexpected,
-        source=Origin(path=str(source.path), sha256=source.fingerprint()),
+        source=Origin(path=utf8(str(source.path)), sha256=source.fingerprint()),
         tool=f"tunan {__version__}",
     )
-    (partial / JOURNAL_FILE).unlink()
     manifest.write(partial)
-    destination.publish()
+    destination.publish(overwrite=options.overwrite)
     return manifest
 
 

@@ -1,6 +1,7 @@
 """Tells one checkpoint from another without reading all of it."""
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def fingerprint(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in sorted(files):
         size = path.stat().st_size
-        digest.update(f"{path.name}\0{size}\0".encode())
+        digest.update(os.fsencode(path.name) + f"\0{size}\0".encode())
         with path.open("rb") as file:
             digest.update(file.read(HEAD_BYTES))
             for index in range(SAMPLES):

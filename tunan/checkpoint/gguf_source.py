@@ -178,7 +178,9 @@ def open_gguf(path: Path) -> GGUFSource:
 
 def _parts(path: Path, first: GGUFFile) -> list[GGUFFile]:
     count = first.metadata.get("split.count", 1)
-    if count in (0, 1):
+    if type(count) is not int or count < 0:
+        raise CheckFailedError(f"{path}: metadata split.count is {count!r}")
+    if count < 2:
         return [first]
     if first.metadata.get("split.no") != 0 or f"-00001-of-{count:05d}" not in path.name:
         raise UsageError(f"{path}: one part of a split GGUF; give the first, ...-00001-of-N.gguf")

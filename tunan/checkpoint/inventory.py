@@ -10,8 +10,12 @@ from tunan.checkpoint.architectures import (
     is_recomputed,
     layer_of,
     mtp_layers,
+    optional_number,
 )
 from tunan.errors import CheckFailedError
+
+# Each of these has at least a tensor of its own.
+COUNTS = ("num_hidden_layers", "n_routed_experts", "num_nextn_predict_layers")
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ def take_stock(config: Mapping[str, Any], found: Mapping[str, Shape]) -> Invento
     Raises CheckFailedError that names a missing or misshapen tensor and says how many
     there are in all, and whatever `expected_tensors` raises.
     """
+    _refuse_impossible_counts(config, len(found))
     expected = expected_tensors(config)
     mtp_absent = _drop_absent_mtp_layers(config, expected, found)
     missing = [name for name in expected if name not in found]
@@ -54,6 +59,17 @@ def take_stock(config: Mapping[str, Any], found: Mapping[str, Shape]) -> Invento
     unexpected = tuple(name for name in others if not is_recomputed(name))
     dropped = tuple(name for name in others if is_recomputed(name))
     return Inventory((*expected, *unexpected), unexpected, dropped, mtp_absent)
+
+
+def _refuse_impossible_counts(config: Mapping[str, Any], tensors: int) -> None:
+    """A damaged count would be spelled out tensor by tensor until memory runs out."""
+    counts = {key: optional_number(config, key, 0) for key in COUNTS}
+    for key, count in counts.items():
+        if count > tensors:
+            raise CheckFailedError(
+                f"config.json says {key} is {count}, but there are {tensors} tensors in all; "
+                "correct it or fetch the source again"
+            )
 
 
 def _drop_absent_mtp_layers(

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tunan import __version__
 from tunan.checkpoint.blocks import sync_directory
 from tunan.checkpoint.manifest import Block
 from tunan.checkpoint.plan import PlannedBlock
@@ -22,23 +23,28 @@ JOURNAL_FILE = "conversion.journal"
 
 
 def plan_digest(source: Source, blocks: Iterable[PlannedBlock]) -> str:
-    """sha256 over the source's identity (fingerprint, modification times) and the plan."""
-    digest = hashlib.sha256(source.fingerprint().encode())
+    """sha256 over the source's identity (fingerprint, modification times), the plan and the
+    version of Tunan, as another one may write other bytes."""
+    digest = hashlib.sha256(f"{__version__}\n{source.fingerprint()}\n".encode())
     for path in sorted({info.file for info in source.tensors.values()}):
-        digest.update(f"{path.name}:{path.stat().st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(path.name) + f":{path.stat().st_mtime_ns}\n".encode())
     for block in blocks:
         digest.update(f"{block.file}:{block.entries!r}\n".encode())
     return digest.hexdigest()
 
 
 class Journal:
-    """Appends finished blocks; every line is on the disk before `record` returns."""
+    """Appends finished blocks; every line is on the disk before `record` returns.
 
-    def __init__(self, directory: Path, plan: str) -> None:
+    It takes up the one in `directory` if the conversion is `continued`, else begins anew.
+    """
+
+    def __init__(self, directory: Path, plan: str, *, continued: bool) -> None:
         path = directory / JOURNAL_FILE
-        fresh = not path.exists()
-        self._file = path.open("a", encoding="utf-8")
-        if fresh:
+        self._file = path.open("a" if continued else "w", encoding="utf-8")
+        if continued:
+            self._file.write("\n")  # ends a line that a crash has torn
+        else:
             self._append({"plan": plan})
             sync_directory(directory)
 
@@ -63,7 +69,7 @@ def finished_blocks(directory: Path, plan: str) -> dict[str, Block] | None:
     """
     try:
         lines = (directory / JOURNAL_FILE).read_text(encoding="utf-8").splitlines()
-    except (FileNotFoundError, UnicodeDecodeError):
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
         return None
     if not lines or _parse(lines[0]) != {"plan": plan}:
         return None
@@ -86,5 +92,5 @@ def _block(line: str) -> Block | None:
 def _parse(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

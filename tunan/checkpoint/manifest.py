@@ -1,11 +1,20 @@
 """`tunan.json`: what a converted checkpoint is, and the size and hash of every file of it."""
 
 import json
+import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from tunan.errors import CheckFailedError, UsageError
 
@@ -13,6 +22,17 @@ MANIFEST_FILE = "tunan.json"
 FORMAT = 1
 
 Sha256 = str
+
+
+def _inside(file: str) -> str:
+    """A manifest may come from a stranger: what it lists lies in the checkpoint."""
+    plain = file.isprintable() and "\\" not in file
+    if not plain or any(part in ("", ".", "..") for part in file.split("/")):
+        raise ValueError(f"{file!r} is not a path inside the checkpoint")
+    return file
+
+
+RelativePath = Annotated[str, AfterValidator(_inside)]
 
 
 class _Part(BaseModel):
@@ -27,7 +47,7 @@ class Block(_Part):
     blocks that are already fused and cut for one tensor-parallel rank.
     """
 
-    file: str
+    file: RelativePath
     bytes: int = Field(gt=0)
     sha256: Sha256 = Field(pattern="^[0-9a-f]{64}$")
     layers: tuple[int, ...] = Field(strict=False)
@@ -37,7 +57,7 @@ class Block(_Part):
 class CarriedFile(_Part):
     """A file beside the blocks: configuration, index, tokenizer."""
 
-    file: str
+    file: RelativePath
     bytes: int = Field(ge=0)
     sha256: Sha256 = Field(pattern="^[0-9a-f]{64}$")
 
@@ -79,6 +99,20 @@ class Manifest(_Part):
     source: Origin
     tool: str
 
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        files = [block.file for block in self.blocks] + [file.file for file in self.files]
+        twice = next((file for file, count in Counter(files).items() if count > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is listed twice")
+        if not self.blocks:
+            raise ValueError("no blocks are listed")
+        degree = self.tensor_parallel_degree
+        stray = next((b for b in self.blocks if b.rank is not None and b.rank >= degree), None)
+        if stray is not None:
+            raise ValueError(f"{stray.file} is of rank {stray.rank}, of {degree} in all")
+        return self
+
     @classmethod
     def read(cls, directory: Path) -> Self:
         """Reads `directory/tunan.json`.
@@ -93,7 +127,7 @@ class Manifest(_Part):
             raise UsageError(
                 f"{directory}: no {MANIFEST_FILE}; give a directory written by 'tunan convert'"
             ) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckFailedError(f"{path}: not readable as JSON ({error})") from error
         found = content.get("format") if isinstance(content, dict) else None
         if found != FORMAT:
@@ -107,8 +141,14 @@ class Manifest(_Part):
             raise CheckFailedError(f"{path}: {_first(error)}") from error
 
     def write(self, directory: Path) -> None:
-        """Writes `directory/tunan.json`; the caller syncs and renames."""
-        (directory / MANIFEST_FILE).write_text(self.to_json(), encoding="utf-8")
+        """Writes `directory/tunan.json`, which appears once it is whole and on the disk; the
+        caller syncs the directory."""
+        unfinished = directory / (MANIFEST_FILE + ".tmp")
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(self.to_json())
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(directory / MANIFEST_FILE)
 
     def to_json(self) -> str:
         """The manifest as indented JSON, one line a block."""
@@ -126,6 +166,11 @@ class Manifest(_Part):
 def rank_directory(tensor_parallel: int, rank: int) -> str:
     """Where the blocks of one rank lie inside a converted checkpoint."""
     return f"tensor-parallel-{tensor_parallel}/rank-{rank}"
+
+
+def utf8(text: str) -> str:
+    """`text` with the bytes of file names in another encoding spelled out: `\\xc4`."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _one_line_each(items: Sequence[Any]) -> str:

@@ -74,4 +74,5 @@ def _write(directory: Path, file: str, content: bytes) -> CarriedFile:
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+    # In ASCII, as half of a surrogate pair, which JSON can say and UTF-8 cannot, stays readable.
+    return (json.dumps(content, indent=2) + "\n").encode()

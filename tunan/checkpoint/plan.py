@@ -5,6 +5,7 @@ blocks of its own, a tensor larger than a block stands alone. What lies outside 
 (embedding, norm, head) keeps its place before and after them and shares no block with them.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -135,7 +136,7 @@ def _size(entries: list[Entry]) -> int:
 
 
 def _entry_size(entry: Entry) -> int:
-    return entry.bytes + len(entry.name) + _HEADER_BYTES_PER_TENSOR
+    return entry.bytes + len(json.dumps(entry.name)) + _HEADER_BYTES_PER_TENSOR
 
 
 def _name(prefix: str, blocks: list[list[Entry]], rank: int | None) -> list[PlannedBlock]:

@@ -14,8 +14,9 @@ ITEM_BYTES: Mapping[str, int] = {
 FLOATS = ("F16", "BF16", "F32", "F64")
 
 # The router's correction bias is added to scores that differ in the third decimal:
-# transformers lists it in `_keep_in_fp32_modules_strict`, vLLM declares it float32.
-KEPT_SUFFIXES = ("e_score_correction_bias",)
+# transformers lists it in `_keep_in_fp32_modules_strict`, vLLM declares it float32, and so it
+# does the norm of the lightning indexer's keys.
+KEPT_SUFFIXES = ("e_score_correction_bias", "indexer.k_norm.weight", "indexer.k_norm.bias")
 
 _TORCH_NAMES: Mapping[str, str] = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32",

@@ -98,6 +98,8 @@ def open_source(path: Path, config: Path | None = None) -> Source:
     if start.startswith(GGUF_MAGIC):
         from tunan.checkpoint.gguf_source import open_gguf
 
+        if config is not None:
+            raise UsageError(f"{path}: a separate config.json is for single state-dict files only")
         return open_gguf(path)
     if path.suffix == ".gguf":
         raise CheckFailedError(f"{path}: does not begin with 'GGUF'; fetch the file again")
@@ -124,12 +126,21 @@ def refuse_lfs_pointer(path: Path, start: bytes) -> None:
         )
 
 
+def _refuse_dangling_links(path: Path) -> None:
+    """Hugging Face's cache links weights to blobs, of which a clean-up may have taken some."""
+    suffixes = (".safetensors", ".bin", ".json")
+    for entry in sorted(path.iterdir()):
+        if entry.is_symlink() and not entry.exists() and entry.name.endswith(suffixes):
+            raise CheckFailedError(f"{entry}: leads to a file that is gone; fetch it again")
+
+
 def _open_directory(path: Path) -> Source:
     from tunan.checkpoint.fp8 import dequantised
     from tunan.checkpoint.safetensors_source import open_safetensors
     from tunan.checkpoint.torch_source import open_shards
 
     names = sorted(entry.name for entry in path.iterdir() if entry.is_file())
+    _refuse_dangling_links(path)
     if not names:
         raise UsageError(f"{path}: the directory is empty")
     if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):

@@ -71,7 +71,8 @@ class TorchSource:
             release_pages(tensor.data_ptr(), tensor.nbytes)
 
     def _load(self, file: Path) -> None:
-        for name, tensor in read_state_dict(file).items():
+        for name, stored in read_state_dict(file).items():
+            tensor = stored.detach()  # parameters were saved as such, gradients wanted
             if name in self.tensors:
                 other = self.tensors[name].file.name
                 raise CheckFailedError(f"{file}: tensor '{name}' is in {other} as well")

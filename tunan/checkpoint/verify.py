@@ -1,8 +1,8 @@
 """Checks a converted checkpoint against its manifest: every size, every hash, every index."""
 
 import hashlib
-import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from threading import Lock
 from tunan.checkpoint.manifest import MANIFEST_FILE, Block, CarriedFile, Manifest
 from tunan.checkpoint.metadata import INDEX_FILE
 from tunan.checkpoint.safetensors_header import read_header
+from tunan.checkpoint.shard_index import read_index
 from tunan.errors import CheckFailedError
 
 _PIECE_BYTES = 8 << 20
@@ -47,12 +48,17 @@ def verify(
     with ThreadPoolExecutor(workers, "verify") as pool:
         found = list(pool.map(lambda item: _check_file(directory, item, count), listed))
     problems = [problem for problem in found if problem]
-    problems += _extra_files(directory, {item.file for item in listed})
+    names = {item.file for item in listed}
+    problems += _extra_files(directory, names)
     bad = {problem.file for problem in problems}
-    for index in manifest.files:
-        if Path(index.file).name == INDEX_FILE and index.file not in bad:
-            siblings = [b for b in manifest.blocks if _parent(b.file) == _parent(index.file)]
-            problems += _check_index(directory, index.file, siblings, bad)
+    together: dict[str, list[Block]] = {}
+    for block in manifest.blocks:
+        together.setdefault(str(Path(block.file).with_name(INDEX_FILE)), []).append(block)
+    for index, blocks in together.items():
+        if index not in names:
+            problems.append(Problem(index, f"is not in {MANIFEST_FILE}, though its blocks are"))
+        elif index not in bad:
+            problems += _check_index(directory, index, blocks, bad)
     return problems
 
 
@@ -78,7 +84,10 @@ def _check_file(
 ) -> Problem | None:
     path = directory / item.file
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device might never end
+            return Problem(item.file, "is not a regular file")
+        size = status.st_size
         if size != item.bytes:
             return Problem(item.file, f"has {size} bytes, {MANIFEST_FILE} says {item.bytes}")
         if hash_file(path, advance) != item.sha256:
@@ -101,26 +110,27 @@ def _extra_files(directory: Path, listed: set[str]) -> Iterator[Problem]:
 def _check_index(
     directory: Path, file: str, blocks: Iterable[Block], bad: set[str]
 ) -> Iterator[Problem]:
-    weights = json.loads((directory / file).read_bytes())["weight_map"]
+    try:
+        weights = read_index(directory / file)
+    except CheckFailedError as error:
+        yield Problem(file, str(error).removeprefix(f"{directory / file}: "))
+        return
+    unread = {Path(block.file).name for block in blocks if block.file in bad}
     blocks = [block for block in blocks if block.file not in bad]
     held: dict[str, str] = {}
     for block in blocks:
         try:
             tensors = read_header(directory / block.file)
         except CheckFailedError as error:
-            yield Problem(block.file, str(error))
+            yield Problem(block.file, str(error).removeprefix(f"{directory / block.file}: "))
+            unread.add(Path(block.file).name)
             continue
         held.update({tensor.name: Path(block.file).name for tensor in tensors})
-    sound = {Path(block.file).name for block in blocks}
     for name, where in weights.items():
-        if where in sound and held.get(name) != where:
+        if where not in unread and held.get(name) != where:
             yield Problem(file, f"says {name} is in {where}, where it is not")
             return
     for name, where in held.items():
         if name not in weights:
             yield Problem(file, f"does not list {name}, which is in {where}")
             return
-
-
-def _parent(file: str) -> str:
-    return Path(file).parent.as_posix()

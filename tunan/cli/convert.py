@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tunan.cli.counts import positive, worker_count
+
 if TYPE_CHECKING:
     from tunan.checkpoint.convert import ConversionPlan, ConvertOptions, Outcome
     from tunan.checkpoint.destination import Destination
@@ -50,17 +52,17 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--tensor-parallel-size",
         "--tensor-parallel",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="also write blocks that are already fused and cut for each of N ranks",
     )
-    parser.add_argument("--max-batch-size", type=_positive, metavar="N", help="default: 32")
+    parser.add_argument("--max-batch-size", type=positive, metavar="N", help="default: 32")
     parser.add_argument("--name", help="model name in the manifest; default: DEST's own name")
     parser.add_argument(
-        "--block-size", type=_positive, metavar="MIB", help="largest block, MiB; default: 256"
+        "--block-size", type=positive, metavar="MIB", help="largest block, MiB; default: 256"
     )
     parser.add_argument(
-        "--workers", type=_positive, metavar="N", help="default: two a core, at most 8"
+        "--workers", type=worker_count, metavar="N", help="default: two a core, at most 8"
     )
     parser.add_argument(
         "--config", type=Path, metavar="PATH", help="config.json of a plain state dict"
@@ -73,7 +75,7 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Converts, or with --dry-run says what would be done."""
-    from tunan.checkpoint.convert import convert, plan_conversion
+    from tunan.checkpoint.convert import convert, plan_conversion, space_for, unfinished
     from tunan.checkpoint.destination import Destination
     from tunan.checkpoint.source import open_source
 
@@ -85,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     _warn(plan)
     if args.dry_run:
         _print_plan(args, source, plan, destination, options)
+        destination.check_space(space_for(unfinished(source, destination, plan)))
         return 0
     progress = _ConvertProgress(destination)
     begin = time.monotonic()
@@ -119,13 +122,6 @@ def _options(args: argparse.Namespace) -> "ConvertOptions":
         "overwrite": args.overwrite,
     }
     return ConvertOptions(**{key: value for key, value in given.items() if value is not None})
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above 0")
-    return value
 
 
 def _warn(plan: "ConversionPlan") -> None:
@@ -220,7 +216,7 @@ def _print_outcome(
             "written_bytes": outcome.written_bytes,
             "seconds": round(seconds, 3),
         }
-        _print(json.dumps(content, ensure_ascii=False))
+        _print(json.dumps(content))
         return
     _print_operators(plan, outcome.manifest.target)
     for kept in outcome.manifest.kept_precision:

@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from tunan.cli.counts import MOST_WORKERS, worker_count
 from tunan.errors import CheckFailedError
 
 _EXAMPLE = """\
@@ -27,8 +28,10 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("directory", type=Path, metavar="DIR")
-    cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--workers", type=int, default=cores, metavar="N", help="default: cores")
+    cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--workers", type=worker_count, default=cores, metavar="N", help="default: one a core"
+    )
     add_common_options(parser)
     parser.set_defaults(run=run)
 
@@ -44,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     progress = byte_progress("verify", size)
     begin = time.monotonic()
     try:
-        problems = verify(args.directory, manifest, max(1, args.workers), progress.advance)
+        problems = verify(args.directory, manifest, args.workers, progress.advance)
     finally:
         progress.close()
     seconds = time.monotonic() - begin
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             "seconds": round(seconds, 3),
             "problems": [{"file": p.file, "what": p.what} for p in problems],
         }
-        print(json.dumps(content, ensure_ascii=False))  # noqa: T201
+        print(json.dumps(content))  # noqa: T201
     if problems:
         more = f" ({len(problems)} problems in all)" if len(problems) > 1 else ""
         raise CheckFailedError(

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from tunan.checkpoint.architectures import architecture_of, has_experts, number
-from tunan.errors import UsageError
+from tunan.errors import CheckFailedError, UsageError
 
 _CATALOGUE = Path(__file__).with_name("operators.yaml")
 
@@ -129,15 +129,21 @@ def _latent_attention(config: Mapping[str, Any], layers: int) -> Iterator[tuple[
         yield "MergedColumnParallelLinear", layers  # fused_qkv_a_proj
         yield "ColumnParallelLinear", 2 * layers  # q_b_proj, kv_b_proj
         yield "RMSNorm", 2 * layers
-    scaling = config.get("rope_scaling") or {}
-    yarn = scaling.get("rope_type", scaling.get("type")) in ("yarn", "deepseek_yarn")
-    yield "DeepseekScalingRotaryEmbedding" if yarn else "RotaryEmbedding", layers
+    yield "DeepseekScalingRotaryEmbedding" if _is_yarn(config) else "RotaryEmbedding", layers
     if architecture_of(config).indexer:
         yield "ReplicatedLinear", layers  # wq_b
         yield "MergedColumnParallelLinear", layers  # wk_weights_proj
         yield "LayerNorm", layers
         yield "SparseAttnIndexer", layers
     yield "MultiHeadLatentAttentionWrapper", layers
+
+
+def _is_yarn(config: Mapping[str, Any]) -> bool:
+    """Whether positions are scaled by YaRN; transformers 5 renamed `rope_scaling`."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(scaling, Mapping):
+        raise CheckFailedError(f"config.json: the rope scaling is {scaling!r}, not an object")
+    return scaling.get("rope_type", scaling.get("type")) in ("yarn", "deepseek_yarn")
 
 
 def _mlp(config: Mapping[str, Any], count: int) -> Iterator[tuple[str, int]]:
