@@ -1,15 +1,19 @@
 """`tunan VERB ...`: parses, runs one verb and turns errors into one line and a status."""
 
 import argparse
+import contextlib
+import io
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from tunan import __version__
 from tunan.errors import TunanError
 
-VERBS = ("convert", "verify", "serve", "chat", "config")
+VERBS = ("convert", "verify", "serve", "chat", "config", "ops", "emulate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,16 +22,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 done; 1 what was asked for is not so; 2 wrong use; 3 an outside part is missing
     or broken; 130 interrupted.
     """
-    args = build_parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    # What follows `--` is the engine's; argparse would mix it with our own positionals.
+    cut = given.index("--") if "--" in given else len(given)
+    parser = build_parser()
+    args = parser.parse_args(given[:cut])
+    args.engine_arguments = given[cut + 1 :]
+    if args.engine_arguments and not getattr(args, "takes_engine_arguments", False):
+        parser.error(f"unexpected after `--`: {' '.join(args.engine_arguments)}")
+    _prepare_streams()
+    status = _run(args)
+    flushed = _flush()
+    return status or flushed
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         return int(args.run(args))
     except TunanError as error:
         return _report(args, str(error), error.exit_status)
     except KeyboardInterrupt:
         return _report(args, "interrupted", 130)
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # whoever read the output has gone
         return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _report(args, f"{where}{error.strerror or error}", 3)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,9 +69,37 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
 
 
+def _prepare_streams() -> None:
+    """A name that the terminal's encoding does not have is spelled out, not a crash."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is None:  # closed by the caller; messages must not end up on stdout
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+
+
+def _flush() -> int:
+    """The exit status of writing all output: 0, or 1 (nobody reads it) or 3 (there is no room).
+
+    What cannot be written is dropped; the interpreter would fail over it once more at its exit.
+    """
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+        return 0
+    except OSError as error:
+        gone = isinstance(error, BrokenPipeError)
+        if not gone:
+            print(f"tunan: standard output: {error.strerror}", file=sys.stderr)  # noqa: T201
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        return 1 if gone else 3
+
+
 def _report(args: argparse.Namespace, message: str, status: int) -> int:
     if args.debug:
         traceback.print_exc()
-    line = " ".join(message.split())
-    print(f"tunan: {line}", file=sys.stderr)  # noqa: T201
+    line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(message.split()))
+    with contextlib.suppress(BrokenPipeError):
+        print(f"tunan: {line}", file=sys.stderr)  # noqa: T201
     return status

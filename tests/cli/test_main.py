@@ -1,0 +1,62 @@
+"""What the command line does whatever the verb: streams and errors."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.checkpoint.sources import run_conversion
+from tests.models import write_llama
+
+TUNAN = (sys.executable, "-c", "import sys; from tunan.cli.main import main; sys.exit(main())")
+
+
+def test_a_reader_that_goes_away_ends_the_run_without_a_word(tmp_path: Path) -> None:
+    run_conversion(write_llama(tmp_path / "source"), tmp_path / "out")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as stdout:
+        done = subprocess.run([*TUNAN, "verify", tmp_path / "out"], stdout=stdout, stderr=-1)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_output_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
+    run_conversion(write_llama(tmp_path / "source"), tmp_path / "out")
+    with Path("/dev/full").open("wb") as stdout:
+        done = subprocess.run(
+            [*TUNAN, "verify", tmp_path / "out"],
+            env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
+            stdout=stdout,
+            stderr=-1,
+        )
+    assert done.returncode == 3
+    assert done.stderr == b"tunan: standard output: No space left on device\n"
+
+
+def test_a_name_the_terminal_has_no_letters_for_is_spelled_out(tmp_path: Path) -> None:
+    run_conversion(write_llama(tmp_path / "source"), tmp_path / "模型")
+    done = subprocess.run(
+        [*TUNAN, "verify", tmp_path / "模型"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\u6a21\u578b: 3 blocks" in done.stdout
+
+
+def test_messages_stay_out_of_stdout_when_stderr_is_closed(tmp_path: Path) -> None:
+    command = [*TUNAN, "convert", str(write_llama(tmp_path / "source")), str(tmp_path / "no/out")]
+    done = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_an_error_of_the_system_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run([*TUNAN, "convert", "x" * 300, tmp_path / "out"], capture_output=True)
+    assert done.returncode == 3
+    assert done.stderr == b"tunan: " + b"x" * 300 + b": File name too long\n"
+
+
+def test_a_message_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    done = subprocess.run([*TUNAN, "verify", tmp_path / "\x1b[2J"], capture_output=True)
+    assert done.returncode == 2
+    assert b"\x1b" not in done.stderr
