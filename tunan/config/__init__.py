@@ -1,0 +1,30 @@
+"""The deployment: the one schema and the one home of defaults (see docs/en/configuration.md)."""
+
+from tunan.config.deployment import (
+    Deployment,
+    Gateway,
+    Memory,
+    Model,
+    Monitor,
+    Parallel,
+    Replicas,
+    Scheduler,
+    Warmup,
+)
+from tunan.config.loading import deployment_from, load_deployment
+from tunan.config.unavailable import refuse_unavailable
+
+__all__ = [
+    "Deployment",
+    "Gateway",
+    "Memory",
+    "Model",
+    "Monitor",
+    "Parallel",
+    "Replicas",
+    "Scheduler",
+    "Warmup",
+    "deployment_from",
+    "load_deployment",
+    "refuse_unavailable",
+]

@@ -1,0 +1,188 @@
+"""`Deployment`: what `deploy.yaml` may say, with every default. Nothing here looks at a machine."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from tunan.targets import Target
+
+DType = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+def _path(value: object) -> object:
+    return Path(value) if isinstance(value, str) else value
+
+
+FilePath = Annotated[Path, BeforeValidator(_path)]
+Count = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class Section(BaseModel):
+    """Strict and frozen: a wrong type or an unknown key is an error, never a guess."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class Model(Section):
+    """Which checkpoint, and how much of it one request may use."""
+
+    path: FilePath = Field(description="Checkpoint directory (config.json and blocks)")
+    served_model_name: str | None = Field(
+        default=None, description="Name in the API; default: the directory's"
+    )
+    max_model_len: Count | None = Field(
+        default=None, description="Longest prompt + answer, in tokens"
+    )
+    dtype: DType = Field(default="auto", description="Type of the weights in memory")
+    enforce_eager: bool | None = Field(
+        default=None, description="true: no torch.compile; false: compile; unset: eager on a CPU"
+    )
+    trust_remote_code: bool = Field(
+        default=False, description="Run Python code found in the checkpoint"
+    )
+
+
+class Parallel(Section):
+    """How many devices (on a CPU: NUMA nodes) share one replica."""
+
+    tensor: Count = Field(default=1, description="Tensor-parallel size")
+    pipeline: Count = Field(default=1, description="Pipeline-parallel size")
+    layer_partition: tuple[Count, ...] | None = Field(
+        default=None,
+        strict=False,
+        description="Layers of each pipeline stage, where they are uneven",
+    )
+    devices: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        default=None,
+        strict=False,
+        description="Device numbers to use, in rank order; default: the first",
+    )
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of one replica."""
+        return self.tensor * self.pipeline
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Parallel":
+        if self.layer_partition is not None and len(self.layer_partition) != self.pipeline:
+            raise ValueError(
+                f"layer_partition has {len(self.layer_partition)} stages, pipeline is "
+                f"{self.pipeline}"
+            )
+        if self.devices is not None and len(set(self.devices)) != len(self.devices):
+            raise ValueError("devices names a device twice")
+        return self
+
+
+class Memory(Section):
+    """Memory of weights and KV cache."""
+
+    utilization: float = Field(
+        default=0.9, gt=0, le=1, strict=False, description="Part of what is free that may be used"
+    )
+    kv_cache: Literal["auto", "int8", "fp8"] = Field(
+        default="auto", description="Type of the KV cache"
+    )
+    kv_cache_gib: float | None = Field(
+        default=None,
+        gt=0,
+        strict=False,
+        description="Size of the KV cache; unset: from what is free",
+    )
+    swap_gib: float = Field(
+        default=0, ge=0, strict=False, description="Host memory for moved-out KV"
+    )
+
+
+class Scheduler(Section):
+    """What the engine does first when it cannot do all."""
+
+    policy: Literal["fcfs", "priority", "slo"] = Field(
+        default="fcfs", description="Order of requests"
+    )
+    max_num_seqs: Count | None = Field(default=None, description="Requests running at once")
+    max_num_batched_tokens: Count | None = Field(
+        default=None, description="Tokens in one engine step"
+    )
+    ttft_ms: float | None = Field(
+        default=None, gt=0, strict=False, description="Time to first token goal"
+    )
+    tpot_ms: float | None = Field(
+        default=None, gt=0, strict=False, description="Time per token goal"
+    )
+
+
+class Warmup(Section):
+    """Requests sent before `/ready` says yes."""
+
+    requests: Annotated[int, Field(ge=0)] = Field(
+        default=100,
+        description="At most so many; fewer when three in a row agree within 10 %; 0: none",
+    )
+
+
+class Replicas(Section):
+    """Copies of the engine."""
+
+    count: Count = Field(default=1, description="Active replicas")
+    standby: Annotated[int, Field(ge=0)] = Field(default=0, description="Warm standby replicas")
+
+
+class Gateway(Section):
+    """The front door."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on")
+    port: Port = Field(default=8080, description="Port to listen on; 0: any free one")
+    api_keys_file: FilePath | None = Field(
+        default=None, description="One key a line: plain or sha256:HEX"
+    )
+    max_body_mib: float = Field(default=32, gt=0, strict=False, description="Largest request body")
+    shutdown_timeout_s: float = Field(
+        default=30, ge=0, strict=False, description="How long running streams may finish on SIGTERM"
+    )
+
+
+class Monitor(Section):
+    """The device exporter."""
+
+    port: Port | None = Field(default=None, description="Port of the exporter")
+    interval_s: float = Field(
+        default=5, gt=0, strict=False, description="Time between two readings"
+    )
+
+
+class Deployment(Section):
+    """One service: `tunan serve --config deploy.yaml`.
+
+    Unknown keys, wrong types and values out of range raise `pydantic.ValidationError`;
+    `load_deployment` turns that into one line (`UsageError`).
+    """
+
+    name: str = Field(
+        default="tunan",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+        description="Name of the service",
+    )
+    model: Model
+    target: Target = Field(default="auto", description="Where it runs; auto looks at the machine")
+    parallel: Parallel = Parallel()
+    nodes: tuple[str, ...] = Field(
+        default=(), strict=False, description="Addresses of the machines; the first is the head"
+    )
+    memory: Memory = Memory()
+    scheduler: Scheduler = Scheduler()
+    warmup: Warmup = Warmup()
+    replicas: Replicas = Replicas()
+    gateway: Gateway = Gateway()
+    monitor: Monitor = Monitor()
+    engine_arguments: tuple[str, ...] = Field(
+        default=(), strict=False, description="Further vLLM flags, handed over as they are"
+    )
+
+    @property
+    def served_model_name(self) -> str:
+        """The name clients ask for: as configured, else the checkpoint directory's."""
+        return self.model.served_model_name or self.model.path.resolve().name

@@ -1,0 +1,151 @@
+"""Reads deploy.yaml (or JSON) into a `Deployment`; every mistake is one line with its place."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from tunan.config.deployment import Deployment
+from tunan.config.pipeline import is_pipeline_file, pipeline_to_deployment
+from tunan.errors import UsageError
+
+Keys = tuple[str | int, ...]
+MAX_BYTES = 1 << 20  # a deployment is a page; anything larger is the wrong file
+
+
+def load_deployment(path: Path, overrides: Mapping[str, Any] | None = None) -> Deployment:
+    """The deployment in `path`, with `overrides` (nested, `None` leaves out) on top.
+
+    Raises `UsageError` naming file, line and key.
+    """
+    document, lines = _read(path)
+    return deployment_from(_merge(document, overrides or {}), origin=str(path), lines=lines)
+
+
+def deployment_from(
+    values: Mapping[str, Any], origin: str, lines: Mapping[Keys, int] | None = None
+) -> Deployment:
+    """Checks `values` and makes them a `Deployment`. Raises `UsageError`."""
+    if is_pipeline_file(values):
+        values = pipeline_to_deployment(values, origin)
+    try:
+        return Deployment.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(_describe(error, origin, lines or {})) from None
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UsageError(f"{path}: larger than 1 MiB, so not a deployment file")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; name an existing deployment file") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not UTF-8 text, so not a deployment file") from None
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: a deployment file must be a mapping with `model:` in it")
+    return document, _key_lines(node, (), {}, str(path))
+
+
+def _key_lines(node: Any, at: Keys, found: dict[Keys, int], origin: str) -> dict[Keys, int]:
+    """Line (from 1) of every key and item; a key given twice is refused here."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*at, key.value)
+            if here in found:
+                raise UsageError(
+                    f"{origin}:{key.start_mark.line + 1}: `{_dotted(here)}` is given twice "
+                    f"(first on line {found[here]}); keep one"
+                )
+            found[here] = key.start_mark.line + 1
+            _key_lines(value, here, found, origin)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            found[(*at, i)] = value.start_mark.line + 1
+            _key_lines(value, (*at, i), found, origin)
+    return found
+
+
+def without_unset(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` without what is None and without sections that are empty then."""
+    return _merge({}, values)
+
+
+def _merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in overrides.items():
+        if isinstance(value, Mapping):
+            inner = merged.get(key)
+            merged[key] = _merge(inner if isinstance(inner, Mapping) else {}, value)
+            if not merged[key]:
+                del merged[key]
+        elif value is not None:
+            merged[key] = value
+    return merged
+
+
+def _describe(error: ValidationError, origin: str, lines: Mapping[Keys, int]) -> str:
+    """One line for the first mistake, and how many more there are."""
+    details = error.errors(include_url=False, include_context=False)
+    # A misspelt key makes the right one missing: the misspelling is what to mend.
+    first = min(
+        details,
+        key=lambda detail: (
+            detail["type"] != "extra_forbidden",
+            lines.get(_known(detail["loc"], lines), 0),
+        ),
+    )
+    at: Keys = first["loc"]
+    line = lines.get(_known(at, lines))
+    place = f"{origin}:{line}" if line else origin
+    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    return f"{place}: {_what(first['type'], first['msg'], at, first.get('input'))}{more}"
+
+
+def _what(kind: str, message: str, at: Keys, value: Any) -> str:
+    name = _dotted(at)
+    if kind == "extra_forbidden":
+        known = _known_keys(at[:-1])
+        close = difflib.get_close_matches(str(at[-1]), known, n=1, cutoff=0.5)
+        hint = f"; did you mean `{close[0]}`?" if close else f"; known are {', '.join(known)}"
+        return f"unknown key `{name}`{hint}"
+    if kind == "missing":
+        return f"`{name}` is missing"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"`{name}` must be a section with keys, not {_shown(value)}"
+    message = message.removeprefix("Value error, ")
+    return f"`{name}`: {message[0].lower()}{message[1:]} (got {_shown(value)})"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _known(at: Keys, lines: Mapping[Keys, int]) -> Keys:
+    """The longest beginning of `at` whose line is known."""
+    while at and at not in lines:
+        at = at[:-1]
+    return at
+
+
+def _known_keys(section: Sequence[str | int]) -> list[str]:
+    model: Any = Deployment
+    for key in section:
+        annotation = model.model_fields[str(key)].annotation
+        candidates = (annotation, *get_args(annotation))
+        model = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
+    return list(model.model_fields)
+
+
+def _dotted(at: Sequence[str | int]) -> str:
+    return ".".join(str(key) for key in at) or "(the file)"

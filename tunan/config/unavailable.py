@@ -1,0 +1,27 @@
+"""Settings the schema knows and this version does not act on yet: an error, never silence."""
+
+from collections.abc import Callable
+
+from tunan.config.deployment import Deployment
+from tunan.errors import UsageError
+
+Check = tuple[str, Callable[[Deployment], bool], str]
+
+_ON_ANY_TARGET: tuple[Check, ...] = (
+    ("replicas.count", lambda d: d.replicas.count > 1, "run one replica (count: 1)"),
+    ("replicas.standby", lambda d: d.replicas.standby > 0, "leave it at 0"),
+    ("scheduler.policy: slo", lambda d: d.scheduler.policy == "slo", "use fcfs or priority"),
+    ("scheduler.ttft_ms", lambda d: d.scheduler.ttft_ms is not None, "leave it out"),
+    ("scheduler.tpot_ms", lambda d: d.scheduler.tpot_ms is not None, "leave it out"),
+    ("memory.swap_gib", lambda d: d.memory.swap_gib > 0, "leave it at 0"),
+    ("monitor.port", lambda d: d.monitor.port is not None, "leave it out"),
+)
+
+
+def refuse_unavailable(deployment: Deployment) -> None:
+    """Raises `UsageError` if `deployment` asks for something this version would ignore."""
+    for key, asked, instead in _ON_ANY_TARGET:
+        if asked(deployment):
+            raise UsageError(f"`{key}` is not available in this version; {instead}")
+    if deployment.memory.kv_cache == "int8":
+        raise UsageError("`memory.kv_cache: int8` is not available in this version; use auto")
