@@ -91,3 +91,8 @@ def test_yarn_is_also_found_where_transformers_5_writes_it() -> None:
 def test_a_rope_scaling_that_is_no_object_is_refused() -> None:
     with pytest.raises(CheckFailedError, match="rope scaling is 'yarn'"):
         operator_map(V3 | {"rope_scaling": "yarn"}, "cpu")
+
+
+def test_a_chip_has_the_operators_of_its_family() -> None:
+    config = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1}
+    assert operator_map(config, "ascend910b3") == operator_map(config, "ascend910b")

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tunan.checkpoint.architectures import architecture_of, has_experts, number
 from tunan.errors import CheckFailedError, UsageError
+from tunan.targets import family_of
 
 _CATALOGUE = Path(__file__).with_name("operators.yaml")
 
@@ -78,12 +79,12 @@ def catalogue() -> Catalogue:
 
 
 def operator_map(config: Mapping[str, Any], target: str) -> tuple[MappedModule, ...]:
-    """The operators that run a model on a target, in order of use.
+    """The operators that run a model on a target (or a chip of it), in order of use.
 
     Counts are of the model itself, without multi-token-prediction layers. Raises UsageError
     for a target that is not known.
     """
-    known = catalogue()
+    known, target = catalogue(), family_of(target)
     if target not in known.targets:
         raise UsageError(f"unknown target '{target}'; known are {', '.join(known.targets)}")
     counts: Counter[str] = Counter()
