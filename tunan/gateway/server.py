@@ -1,0 +1,74 @@
+"""Listens for the front door: uvicorn on a socket that is bound before anything slow begins."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import AsyncIterator, Generator
+
+import uvicorn
+
+from tunan.errors import OutsideError, UsageError
+from tunan.gateway.app import FrontDoor
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 75  # longer than usual client pools keep idle connections
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, except that signals stay with the supervisor, which has to drain first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening TCP socket. Raises `OutsideError` or `UsageError` with one clear line."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        raise UsageError(f"gateway.host: cannot find the address {host!r}") from None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise OutsideError(
+                f"{host}:{port} is taken by another program; stop it or choose another --port"
+            ) from None
+        raise OutsideError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The URL under which `listener` is reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FrontDoor, listener: socket.socket) -> AsyncIterator[None]:
+    """Serves `app` on `listener` while the block runs, then closes every connection."""
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
