@@ -1,0 +1,115 @@
+"""`tunan serve` up to the point where an engine would start."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tunan.cli.main import main
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    config = {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 1}
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 128}))
+    (folder / "model.safetensors").write_bytes(bytes(8))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_nothing_to_serve_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve"]) == 2
+    assert "name a checkpoint directory" in error_of(capsys)
+
+
+def test_a_directory_that_is_not_there_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "/no/such/model"]) == 2
+    assert "/no/such/model: no such checkpoint" in error_of(capsys)
+
+
+def test_a_taken_port_is_an_outside_problem(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", str(checkpoint), "--port", str(port)]) == 3
+    assert f"127.0.0.1:{port} is taken" in error_of(capsys)
+
+
+def test_too_little_memory_is_an_outside_problem(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    length = 1 << 50
+    assert main(["serve", str(checkpoint), "--port", "0", "--max-model-len", str(length)]) == 3
+    assert "not enough memory" in error_of(capsys)
+
+
+def test_an_npu_that_is_not_there_is_an_outside_problem(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(checkpoint), "--target", "ascend910b"]) == 3
+    assert "lacks: " in error_of(capsys)
+
+
+def test_several_machines_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    config = tmp_path / "deploy.yaml"
+    config.write_text(f"model: {{path: {checkpoint}}}\nnodes: [a, b]\ntarget: cpu\n")
+    assert main(["serve", "--config", str(config)]) == 2
+
+
+def test_options_and_engine_flags_lie_on_top_of_the_file(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "deploy.yaml"
+    config.write_text("model: {path: /elsewhere, max_model_len: 64}\ntarget: cpu\n")
+    arguments = ["--config", str(config), "--dtype", "float32", "--print-command", "--json"]
+    assert main(["serve", str(checkpoint), *arguments, "--", "--seed", "7"]) == 0
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert node["command"][1:3] == ["-m", "tunan.engine.launcher"]
+    assert f"--model={checkpoint}" in node["command"]
+    assert "--max-model-len=64" in node["command"]
+    assert "--dtype=float32" in node["command"]
+    assert node["command"][-2:] == ["--seed", "7"]
+
+
+def test_the_printed_script_is_valid_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--target", "ascend910c", "--tensor-parallel-size", "16", "--print-command"]
+    assert main(["serve", "/models/with space", *arguments]) == 0
+    script = capsys.readouterr().out
+    assert "'/models/with space'" in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_engine_flags_after_another_verb_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["config", "schema", "--", "--seed"])
+
+
+def test_serving_to_the_network_without_keys_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "/no/such/model", "--host", "0.0.0.0"]) == 2
+    assert "without API keys" in capsys.readouterr().err
+
+
+def test_the_supervisor_imports_neither_torch_nor_vllm() -> None:
+    code = (
+        "import sys; import tunan.supervisor.service, tunan.supervisor.print_command, "
+        "tunan.cli.serve, tunan.ascend.target; "
+        "sys.exit(bool({'torch', 'vllm', 'transformers'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,83 @@
+"""vLLM's command line."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.supervisor.machines import laptop
+from tunan.config import Deployment, deployment_from
+from tunan.supervisor.arguments import engine_arguments
+from tunan.supervisor.model_size import ModelSize
+
+SIZE = ModelSize(weights=1 << 28, kv_bytes_per_token=1024, max_len=2048, has_manifest=False)
+CONVERTED = ModelSize(weights=1 << 28, kv_bytes_per_token=1024, max_len=2048, has_manifest=True)
+SOCKET = Path("/run/engine.sock")
+
+
+def arguments(size: ModelSize = SIZE, **values: object) -> list[str]:
+    deployment: Deployment = deployment_from({"model": {"path": "/m/name"}, **values}, "test")
+    return engine_arguments(laptop(), deployment, size, SOCKET)
+
+
+def test_defaults_are_few() -> None:
+    assert arguments() == [
+        "--model=/m/name",
+        "--served-model-name=name",
+        "--uds=/run/engine.sock",
+        "--disable-uvicorn-access-log",
+        f"--kv-cache-memory-bytes={8 * (2048 + 128) * 1024}",
+        "--enforce-eager",
+    ]
+
+
+def test_a_converted_checkpoint_is_loaded_by_tunan() -> None:
+    assert "--load-format=tunan" in arguments(CONVERTED)
+    assert not [a for a in arguments() if a.startswith("--load-format")]
+
+
+def test_what_the_deployment_sets_becomes_vllms_flags() -> None:
+    given = arguments(
+        model={"path": "/m", "max_model_len": 512, "dtype": "float32", "served_model_name": "x"},
+        parallel={"tensor": 2},
+        scheduler={"policy": "priority", "max_num_seqs": 4, "max_num_batched_tokens": 256},
+        memory={"kv_cache_gib": 1},
+    )
+    for flag in (
+        "--served-model-name=x",
+        "--max-model-len=512",
+        "--dtype=float32",
+        "--tensor-parallel-size=2",
+        "--max-num-seqs=4",
+        "--max-num-batched-tokens=256",
+        "--scheduling-policy=priority",
+        f"--kv-cache-memory-bytes={1 << 30}",
+    ):
+        assert flag in given
+
+
+@pytest.mark.parametrize(
+    ("can_compile", "wish", "eager"),
+    [
+        (True, None, False),
+        (False, None, True),
+        (True, True, True),
+        (False, False, False),
+    ],
+)
+def test_the_model_is_compiled_where_that_is_possible_or_asked_for(
+    can_compile: bool, wish: bool | None, eager: bool
+) -> None:
+    machine = dataclasses.replace(laptop(), can_compile=can_compile)
+    deployment = deployment_from({"model": {"path": "/m", "enforce_eager": wish}}, "test")
+    assert ("--enforce-eager" in engine_arguments(machine, deployment, SIZE, SOCKET)) is eager
+
+
+def test_pipeline_stages_are_traced_because_eager_mode_crashes() -> None:
+    given = arguments(parallel={"pipeline": 2})
+    assert "--enforce-eager" not in given
+    assert '--compilation-config={"mode":2,"backend":"eager"}' in given
+
+
+def test_further_arguments_come_last() -> None:
+    assert arguments(engine_arguments=["--seed", "1"])[-2:] == ["--seed", "1"]

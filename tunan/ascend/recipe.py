@@ -1,0 +1,158 @@
+"""The vllm + vllm-ascend command for each machine of a deployment.
+
+Flags and variables were checked against the sources of vllm 0.23.0 and vllm-ascend 0.23.0
+(its DeepSeek-R1 and multi-node tutorials); nothing here has run on an NPU.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunan.config import Deployment
+from tunan.errors import UsageError
+
+MASTER_PORT = 29501
+# One allow-list for all plugin groups: without its own names here vllm-ascend's platform
+# would not load.
+PLUGINS = (
+    "ascend",
+    "ascend_kv_connector",
+    "ascend_model_loader",
+    "ascend_service_profiling",
+    "ascend_model",
+    "tunan",
+)
+SET_ENV = (
+    "/usr/local/Ascend/ascend-toolkit/set_env.sh",
+    "/usr/local/Ascend/nnal/atb/set_env.sh",
+)
+
+
+@dataclass(frozen=True)
+class NodeCommand:
+    """What to run on one machine. `address` is None when there is only this one.
+
+    The value `$NIC` in `environment` stands for the network interface that has `address`.
+    """
+
+    address: str | None
+    environment: dict[str, str]
+    arguments: tuple[str, ...]
+
+
+def node_commands(
+    deployment: Deployment, target: str, flags: tuple[str, ...]
+) -> tuple[NodeCommand, ...]:
+    """One command a machine, the head first; `flags` are those common to all targets.
+
+    Raises `UsageError` if the ranks cannot be spread evenly over the machines, or for a
+    type that the target has no kernels for.
+    """
+    nodes = deployment.nodes or (None,)
+    ranks = deployment.parallel.world_size
+    if ranks % len(nodes):
+        raise UsageError(
+            f"parallel: {ranks} ranks (tensor x pipeline) cannot be spread evenly over "
+            f"{len(nodes)} nodes"
+        )
+    _check_types(deployment, target)
+    config = _checkpoint_config(deployment.model.path)
+    serve = (
+        "vllm",
+        "serve",
+        str(deployment.model.path),
+        f"--served-model-name={deployment.served_model_name}",
+        *flags,
+        *_ascend_flags(deployment, target, config),
+        *deployment.engine_arguments,
+    )
+    return tuple(
+        NodeCommand(
+            address,
+            _environment(deployment, address, ranks // len(nodes)),
+            (*serve, *_place(deployment, index)),
+        )
+        for index, address in enumerate(nodes)
+    )
+
+
+def _check_types(deployment: Deployment, target: str) -> None:
+    if deployment.memory.kv_cache == "fp8":
+        raise UsageError("memory.kv_cache: fp8 has no kernels on Ascend A2, A3 and 310P; use auto")
+    if target == "ascend310p" and deployment.model.dtype not in ("auto", "float16"):
+        raise UsageError("model.dtype: the 310P has float16 only; use float16 or auto")
+
+
+def _ascend_flags(deployment: Deployment, target: str, config: Mapping[str, Any]) -> list[str]:
+    flags = [f"--gpu-memory-utilization={deployment.memory.utilization}"]
+    if target == "ascend310p" and deployment.model.dtype == "auto":
+        flags.append("--dtype=float16")
+    if (deployment.model.path / "quant_model_description.json").is_file():
+        flags.append("--quantization=ascend")
+    if config.get("n_routed_experts") or config.get("num_experts"):
+        flags.append("--enable-expert-parallel")
+    if deployment.scheduler.policy == "priority":
+        flags.append("--scheduling-policy=priority")
+    if deployment.model.enforce_eager:
+        flags.append("--enforce-eager")
+    else:
+        flags.append(f"--compilation-config={json.dumps({'cudagraph_mode': 'FULL_DECODE_ONLY'})}")
+    return [*flags, f"--additional-config={json.dumps({'enable_cpu_binding': True})}"]
+
+
+def _place(deployment: Deployment, index: int) -> list[str]:
+    """Where this machine stands among the others, and the API of the head."""
+    listen = [f"--host={deployment.gateway.host}", f"--port={deployment.gateway.port}"]
+    if len(deployment.nodes) < 2:
+        return listen
+    place = [
+        "--distributed-executor-backend=mp",
+        f"--nnodes={len(deployment.nodes)}",
+        f"--node-rank={index}",
+        f"--master-addr={deployment.nodes[0]}",
+        f"--master-port={MASTER_PORT}",
+    ]
+    return [*listen, *place] if index == 0 else [*place, "--headless"]
+
+
+def _environment(deployment: Deployment, address: str | None, local_ranks: int) -> dict[str, str]:
+    devices = deployment.parallel.devices or tuple(range(local_ranks))
+    if len(devices) < local_ranks:
+        raise UsageError(
+            f"parallel.devices names {len(devices)} devices, each node needs {local_ranks}"
+        )
+    environment = {
+        "VLLM_PLUGINS": ",".join(PLUGINS),
+        "ASCEND_RT_VISIBLE_DEVICES": ",".join(str(device) for device in devices[:local_ranks]),
+        "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
+        "HCCL_OP_EXPANSION_MODE": "AIV",
+        "TASK_QUEUE_ENABLE": "1",
+        "OMP_PROC_BIND": "false",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+    if deployment.parallel.layer_partition is not None:
+        layers = ",".join(str(count) for count in deployment.parallel.layer_partition)
+        environment["VLLM_PP_LAYER_PARTITION"] = layers
+    if address is not None and len(deployment.nodes) > 1:
+        environment |= {
+            "HCCL_IF_IP": address,
+            "VLLM_HOST_IP": address,
+            "HCCL_SOCKET_IFNAME": "$NIC",
+            "GLOO_SOCKET_IFNAME": "$NIC",
+            "TP_SOCKET_IFNAME": "$NIC",
+        }
+    return environment
+
+
+def _checkpoint_config(path: Path) -> dict[str, Any]:
+    """config.json if the checkpoint is on this machine; printing does not need it."""
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}

@@ -1,0 +1,136 @@
+"""`tunan serve`: starts the engine for a checkpoint and answers over the OpenAI API."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunan.errors import UsageError
+from tunan.notices import warn
+from tunan.targets import TARGETS
+
+if TYPE_CHECKING:
+    from tunan.config import Deployment
+
+EXAMPLE = """examples:
+  tunan serve /models/deepseek-7b
+  tunan serve --config deploy.yaml --port 9000
+  tunan serve /models/deepseek-7b -- --max-num-seqs 64     (after --: flags of vLLM)
+  tunan serve --config deploy.yaml --target ascend910b3 --print-command
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds `serve` to the command line."""
+    from tunan.cli.main import add_common_options
+
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve a checkpoint over the OpenAI API",
+        description="Starts vLLM for a checkpoint, warms it up and answers over the OpenAI API.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", nargs="?", type=Path, metavar="DIR", help="checkpoint")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="deployment file")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default 8080; 0: any)")
+    parser.add_argument("--target", choices=TARGETS, help="where to run (default: auto)")
+    parser.add_argument("--name", help="name of the service, for its logs")
+    parser.add_argument("--served-model-name", metavar="NAME", help="name of the model in the API")
+    parser.add_argument("--max-model-len", type=int, metavar="TOKENS", help="prompt + answer")
+    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float16", "float32"))
+    parser.add_argument("--tensor-parallel-size", type=int, metavar="N")
+    parser.add_argument("--kv-cache-gib", type=float, metavar="GIB", help="size of the KV cache")
+    parser.add_argument(
+        "--enforce-eager",
+        action=argparse.BooleanOptionalAction,
+        help="no torch.compile: a faster first start, slower answers (default: compile)",
+    )
+    parser.add_argument("--warmup-requests", type=int, metavar="N", help="0: no warm-up")
+    parser.add_argument("--shutdown-timeout", type=float, metavar="SECONDS", help="drain at most")
+    parser.add_argument("--api-keys-file", type=Path, metavar="FILE", help="one key a line")
+    parser.add_argument("--print-command", action="store_true", help="print it, do not start")
+    parser.add_argument("--verbose", action="store_true", help="show the engine's log on stderr")
+    add_common_options(parser)
+    parser.set_defaults(run=run, takes_engine_arguments=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until SIGTERM or Ctrl-C: 0 after a drain."""
+    from tunan.ascend.target import require, resolve_target
+    from tunan.config import refuse_unavailable
+    from tunan.supervisor.print_command import print_command
+    from tunan.supervisor.service import Options, serve
+
+    deployment = deployment_of(args)
+    refuse_unavailable(deployment)
+    target = resolve_target(deployment.target)
+    if args.print_command:
+        print_command(deployment, target, as_json=args.json)
+        return 0
+    if target != "cpu":
+        require(target)
+        raise UsageError(
+            "starting on an NPU from here is not available in this version; "
+            "run what `tunan serve --print-command` prints"
+        )
+    _refuse_several_machines(deployment)
+    _warn_if_open(deployment)
+    return serve(deployment, Options(verbose=args.verbose, as_json=args.json))
+
+
+def deployment_of(args: argparse.Namespace) -> "Deployment":
+    """The deployment file with the command line's options on top. Raises `UsageError`."""
+    from tunan.config import deployment_from, load_deployment
+    from tunan.config.loading import without_unset
+
+    options = _options(args)
+    if args.config is not None:
+        return load_deployment(args.config, options)
+    if args.directory is None:
+        raise UsageError("name a checkpoint directory, or a deployment file with --config FILE")
+    return deployment_from(without_unset(options), origin="command line")
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    directory = args.directory
+    return {
+        "name": args.name,
+        "target": args.target,
+        "model": {
+            "path": str(directory) if directory is not None else None,
+            "served_model_name": args.served_model_name,
+            "max_model_len": args.max_model_len,
+            "dtype": args.dtype,
+            "enforce_eager": args.enforce_eager,
+        },
+        "parallel": {"tensor": args.tensor_parallel_size},
+        "memory": {"kv_cache_gib": args.kv_cache_gib},
+        "warmup": {"requests": args.warmup_requests},
+        "gateway": {
+            "host": args.host,
+            "port": args.port,
+            "api_keys_file": str(args.api_keys_file) if args.api_keys_file else None,
+            "shutdown_timeout_s": args.shutdown_timeout,
+        },
+        "engine_arguments": args.engine_arguments or None,
+    }
+
+
+def _refuse_several_machines(deployment: "Deployment") -> None:
+    if len(deployment.nodes) > 1:
+        raise UsageError(
+            "`nodes`: several machines are not started from here in this version; "
+            "`tunan serve --print-command` prints the command for each"
+        )
+
+
+def _warn_if_open(deployment: "Deployment") -> None:
+    gateway = deployment.gateway
+    if gateway.api_keys_file is None and gateway.host not in ("127.0.0.1", "::1", "localhost"):
+        warn(
+            f"listening on {gateway.host} without API keys: ANYONE who reaches port "
+            f"{gateway.port} can use the model; set gateway.api_keys_file"
+        )
+    if deployment.model.trust_remote_code:
+        warn("model.trust_remote_code runs the Python code that lies in the checkpoint")
