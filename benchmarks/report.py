@@ -1,0 +1,156 @@
+"""Writes the tables of docs/*/benchmarks.md from the results, so that no figure is typed by hand.
+
+    python -m benchmarks.report
+
+A table stands between `<!-- results: NAME -->` and `<!-- end -->`; NAME.json is its source.
+Medians are shown, with the least and the most where there were several runs.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+LANGUAGES = ("en", "zh")
+MARKED = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Rows = list[Sequence[object]]
+
+CHINESE: Mapping[str, str] = {
+    "No results are committed yet.": "尚未提交结果。",
+    "case": "情形",
+    "source GB": "源 GB",
+    "written GB": "写出 GB",
+    "seconds": "秒",
+    "GB/s written": "写出 GB/s",
+    "peak anonymous MB": "匿名内存峰值 MB",
+    "page cache": "页缓存",
+    "ranks": "rank 数",
+    "loader, blocks": "加载器、块",
+    "MB from disk": "从磁盘读 MB",
+    "times vLLM's": "与 vLLM 之比",
+    "server": "服务器",
+    "caches": "缓存",
+    "seconds to first token": "到首个 token 的秒数",
+    "runs": "次数",
+    "tokens/s, 1 request": "token/s，1 个请求",
+    "8 requests": "8 个请求",
+    "32 requests": "32 个请求",
+    "time to first token, ms": "首 token 延迟，毫秒",
+    "cold": "冷",
+    "warm": "热",
+    "empty": "空",
+    "filled": "已有",
+    "default, plain": "vLLM 默认，普通块",
+    "tunan, plain": "图南，普通块",
+    "tunan, fused": "图南，融合块",
+    "tunan, fused, headers only": "图南，融合块，只查文件头",
+    "tunan, rank": "图南，rank 块",
+    "stock": "原版 vLLM",
+    "stock-eager": "原版 vLLM，eager",
+    "tunan": "图南",
+    "tunan-compiled": "图南，编译",
+    "bf16, also 2 ranks": "bf16，另写 2 个 rank",
+    "bf16 to fp16": "bf16 转 fp16",
+    "fp8 to bf16": "fp8 转 bf16",
+    "fp8 to bf16, also 2 ranks": "fp8 转 bf16，另写 2 个 rank",
+}
+
+
+def main() -> None:
+    """Rewrites the pages in place."""
+    for language in LANGUAGES:
+        page = ROOT / "docs" / language / "benchmarks.md"
+        text = page.read_text(encoding="utf-8")
+        page.write_text(filled(text, language), encoding="utf-8")
+
+
+def filled(text: str, language: str) -> str:
+    """A page with its tables as the results have them."""
+    return MARKED.sub(lambda m: f"{m[1]}{_table(m[2], language)}\n{m[3]}", text)
+
+
+def _table(name: str, language: str) -> str:
+    results = RESULTS / f"{name}.json"
+    if not results.exists():
+        return _word("No results are committed yet.", language)
+    header, *rows = TABLES[name](json.loads(results.read_text(encoding="utf-8")))
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(
+        "| " + " | ".join(_word(str(cell), language) for cell in line) + " |" for line in lines
+    )
+
+
+def _word(text: str, language: str) -> str:
+    return CHINESE.get(text, text) if language == "zh" else text
+
+
+def _convert(content: Any) -> Rows:
+    keys = ("case", "source_gb", "written_gb", "seconds", "gb_written_per_second")
+    header = ("case", "source GB", "written GB", "seconds", "GB/s written", "peak anonymous MB")
+    return [header, *([run[k] for k in (*keys, "peak_anonymous_mb")] for run in content["runs"])]
+
+
+def _load(content: Any) -> Rows:
+    figures = ("seconds", "read_mb", "peak_anonymous_mb")
+    header: list[object] = ["page cache", "ranks", "loader, blocks"]
+    for name in ("seconds", "MB from disk", "peak anonymous MB"):
+        header += [name, "times vLLM's"]
+    rows: Rows = [header]
+    for case in content["cases"]:
+        same = (case["ranks"], case["cache"])
+        base = next(
+            other
+            for other in content["cases"]
+            if (other["ranks"], other["cache"]) == same and other["loader"] == "default"
+        )
+        row = [case["cache"], case["ranks"], f"{case['loader']}, {case['blocks']}"]
+        for figure in figures:
+            # What a warm cache still reads is of other files: nothing to compare.
+            idle = figure == "read_mb" and case["cache"] == "warm"
+            ratio = "-" if idle else f"{case[figure]['median'] / base[figure]['median']:.2f}"
+            row += [_spread(case[figure], "min", "max"), ratio]
+        rows.append(row)
+    return rows
+
+
+def _startup(content: Any) -> Rows:
+    rows: Rows = [("server", "caches", "seconds to first token", "runs")]
+    for row in content["summary"]:
+        seconds = _range(row["first_token_median_s"], row["least_s"], row["most_s"])
+        rows.append((row["variant"], row["caches"], seconds, row["runs"]))
+    return rows
+
+
+def _serve(content: Any) -> Rows:
+    kinds = ("decode_1", "decode_8", "decode_32", "ttft_ms")
+    header = ("server", "tokens/s, 1 request", "8 requests", "32 requests")
+    return [
+        (*header, "time to first token, ms"),
+        *(
+            (variant, *(_spread(found[kind], "least", "most") for kind in kinds))
+            for variant, found in content["summary"].items()
+        ),
+    ]
+
+
+def _spread(found: Mapping[str, float], least: str, most: str) -> str:
+    return _range(found["median"], found[least], found[most])
+
+
+def _range(median: float, least: float, most: float) -> str:
+    return f"{median:g}" if least == most else f"{median:g} ({least:g}-{most:g})"
+
+
+TABLES: Mapping[str, Callable[[Any], Rows]] = {
+    "convert": _convert,
+    "load": _load,
+    "startup": _startup,
+    "serve": _serve,
+}
+
+if __name__ == "__main__":
+    main()
