@@ -4,14 +4,17 @@
 # The first that runs: a name on PATH may be a version manager's stub.
 PYTHON      ?= $(shell for p in python3.12 python3.11 python3; do $$p -c '' 2>/dev/null && { echo $$p; break; }; done)
 VENV        ?= .venv
+VENV_ASCEND ?= .venv-ascend
 PORT        ?= 8080
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN         := $(VENV)/bin
+BIN_ASCEND  := $(VENV_ASCEND)/bin
+EMULATOR    := $(shell find emulator -type f -not -name '*.pyc')
 MODELS      := .models
 SAMPLE      := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 CONVERTED   := $(MODELS)/smollm2-135m-instruct
 
-.PHONY: help setup run stop test test-unit test-engine lint format clean
+.PHONY: help setup setup-ascend run stop test test-unit test-engine test-ascend test-ascend-short lint format clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -46,6 +49,22 @@ test-unit: $(VENV)/.ready-dev  ## Tests that need no engine.
 test-engine: $(VENV)/.ready-dev $(SAMPLE)  ## Tests with a real vLLM engine.
 	TUNAN_SAMPLE_GGUF="$(abspath $(SAMPLE))" $(BIN)/pytest -q -m engine
 
+setup-ascend: $(VENV_ASCEND)/.ready-emulator  ## Create .venv-ascend: the real torch_npu, vllm-ascend and vLLM 0.23 on the emulated device.
+
+$(VENV_ASCEND)/.ready: scripts/setup_ascend.sh requirements/ascend-emulated.lock requirements/torch.txt
+	VENV_ASCEND="$(VENV_ASCEND)" TORCH_INDEX="$(TORCH_INDEX)" scripts/setup_ascend.sh
+	@touch $@
+
+$(VENV_ASCEND)/.ready-emulator: $(VENV_ASCEND)/.ready $(EMULATOR)
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(BIN_ASCEND)/pip install --quiet --no-deps --no-build-isolation --force-reinstall ./emulator
+	@touch $@
+
+test-ascend: $(VENV_ASCEND)/.ready-emulator  ## Tests of the Ascend path, on two emulated devices.
+	$(BIN_ASCEND)/tunan emulate --devices 2 -- $(abspath $(BIN_ASCEND))/python -m pytest -q -m ascend tests/ascend
+
+test-ascend-short: $(VENV_ASCEND)/.ready-emulator  ## What CI runs of them: one device, without the long ones.
+	$(BIN_ASCEND)/tunan emulate -- $(abspath $(BIN_ASCEND))/python -m pytest -q -m "ascend and not long" tests/ascend
+
 lint: $(VENV)/.ready-dev  ## Format check, lint, types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -56,4 +75,4 @@ format: $(VENV)/.ready-dev  ## Rewrite the sources in the project's format.
 	$(BIN)/ruff check --fix .
 
 clean:  ## Remove the environment, the sample model and caches of the tools.
-	rm -rf $(VENV) $(MODELS) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV_ASCEND) $(MODELS) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,11 @@
+// Devices are numbers; a thread has a current one, and a context is a device.
+#pragma once
+
+namespace tunan {
+
+constexpr int MAX_DEVICES = 64;
+
+// The calling thread's device, 0 when it never chose one.
+int current_device();
+
+}  // namespace tunan

@@ -1,0 +1,73 @@
+"""The grammar of faults: `TUNAN_EMULATE_FAULTS="kind:key=value,key=value;kind:..."`.
+
+| kind | keys | what happens |
+|---|---|---|
+| oom | bytes, device? | allocations fail once the device would hold more bytes than that |
+| missing | op | libopapi.so lacks the operator |
+| exception | op, device? | the operator ends in an AI Core exception |
+| hccl-timeout | after?, device? | after so many collectives the next never complete |
+| ecc | after?, device? | an uncorrectable memory error after so many operators |
+| lost | after?, device? | the device stops answering after so many operators |
+| slow | us, device? | every operator takes so many microseconds longer |
+
+`?` marks a key that may be left out: `after` is 0 then, and `device` every device. The libraries
+read the same text (src/runtime/faults.h); here it is checked before anything starts.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tunan_emulator.settings_error import SettingsError
+
+_NUMBER = r"\d+"
+_BYTES = r"\d+(\.\d+)?[KMG]?"
+_OPERATOR = r"aclnn\w+"
+_KEYS: dict[str, dict[str, str]] = {
+    "oom": {"bytes": _BYTES, "device?": _NUMBER},
+    "missing": {"op": _OPERATOR},
+    "exception": {"op": _OPERATOR, "device?": _NUMBER},
+    "hccl-timeout": {"after?": _NUMBER, "device?": _NUMBER},
+    "ecc": {"after?": _NUMBER, "device?": _NUMBER},
+    "lost": {"after?": _NUMBER, "device?": _NUMBER},
+    "slow": {"us": _NUMBER, "device?": _NUMBER},
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: its kind and its settings."""
+
+    kind: str
+    keys: Mapping[str, str]
+
+
+def parse_faults(text: str) -> list[Fault]:
+    """Reads the whole setting; raises SettingsError with the clause that is wrong."""
+    return [_parse(clause) for clause in text.split(";") if clause.strip()]
+
+
+def _parse(clause: str) -> Fault:
+    kind, _, rest = clause.partition(":")
+    if kind not in _KEYS:
+        raise SettingsError(f"unknown fault {kind!r}; known: {', '.join(_KEYS)}")
+    keys = dict(_pair(clause, pair) for pair in rest.split(",") if pair)
+    wanted = _KEYS[kind]
+    for key, value in keys.items():
+        pattern = wanted.get(key) or wanted.get(f"{key}?")
+        if pattern is None:
+            known = ", ".join(name.rstrip("?") for name in wanted)
+            raise SettingsError(f"fault {clause!r}: {kind} has no {key!r}, it has {known}")
+        if not re.fullmatch(pattern, value):
+            raise SettingsError(f"fault {clause!r}: {value!r} is no value for {key}")
+    absent = [key for key in wanted if not key.endswith("?") and key not in keys]
+    if absent:
+        raise SettingsError(f"fault {clause!r}: {kind} needs {', '.join(absent)}")
+    return Fault(kind, keys)
+
+
+def _pair(clause: str, pair: str) -> tuple[str, str]:
+    key, equals, value = pair.partition("=")
+    if not equals:
+        raise SettingsError(f"fault {clause!r}: {pair!r} is not key=value")
+    return key, value

@@ -1,0 +1,88 @@
+"""The emulated machine and the environment that a command needs to see it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunan_emulator.faults import Fault, parse_faults
+from tunan_emulator.missing import libraries_without
+from tunan_emulator.settings_error import SettingsError
+
+PACKAGE = Path(__file__).parent
+
+# Chips by the names people type, as aclrtGetSocName spells them. vllm-ascend's wheel is built for
+# the A2 family (910B) and refuses the others.
+SOCS = {
+    "910b1": "Ascend910B1",
+    "910b2": "Ascend910B2",
+    "910b2c": "Ascend910B2C",
+    "910b3": "Ascend910B3",
+    "910b4": "Ascend910B4",
+    "910b4-1": "Ascend910B4-1",
+    "910c": "Ascend910_9391",
+    "310p3": "Ascend310P3",
+}
+
+# What a run on the emulator needs besides the libraries. A user's own value wins.
+DEFAULTS = {
+    # torch.compile's caches are keyed without the device behind them, and reload what cannot run.
+    "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+    "VLLM_DISABLE_COMPILE_CACHE": "1",
+    # A stream is a thread; every thread that computes would bring a pool of its own.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+@dataclass(frozen=True)
+class EmulatedMachine:
+    """`devices` chips of kind `soc` with `memory` each ("4G"), and the faults they are to have.
+
+    `trace` is a file that gets a line for every operator, graph and error.
+    """
+
+    devices: int = 1
+    soc: str = "910b3"
+    memory: str = "4G"
+    faults: str = ""
+    trace: Path | None = None
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """`base` with all that a child process needs. Raises SettingsError."""
+        faults = self._checked()
+        libraries = libraries_without(_missing_operators(faults), PACKAGE / "lib")
+        home = PACKAGE / "home"
+        environment = DEFAULTS | dict(base)
+        environment |= {
+            "ASCEND_HOME_PATH": str(home),
+            "ASCEND_TOOLKIT_HOME": str(home),
+            "ASCEND_OPP_PATH": str(home / "opp"),
+            "LD_LIBRARY_PATH": _joined(str(libraries), base.get("LD_LIBRARY_PATH")),
+            "PYTHONPATH": _joined(str(PACKAGE / "shims"), base.get("PYTHONPATH")),
+            "TUNAN_EMULATE_DEVICES": str(self.devices),
+            "TUNAN_EMULATE_FAULTS": self.faults,
+            "TUNAN_EMULATE_MEMORY": self.memory,
+            "TUNAN_EMULATE_SOC": SOCS[self.soc],
+        }
+        if self.trace:
+            environment["TUNAN_EMULATE_TRACE"] = str(self.trace.absolute())
+        return environment
+
+    def _checked(self) -> list[Fault]:
+        if not 1 <= self.devices <= 16:
+            raise SettingsError(f"{self.devices} devices: the emulator has 1 to 16")
+        if self.soc not in SOCS:
+            raise SettingsError(f"unknown chip {self.soc!r}; known: {', '.join(sorted(SOCS))}")
+        if not re.fullmatch(r"\d+(\.\d+)?[KMG]?", self.memory):
+            raise SettingsError(f"memory {self.memory!r}: write bytes, or a number with K, M or G")
+        return parse_faults(self.faults)
+
+
+def _missing_operators(faults: list[Fault]) -> list[str]:
+    return sorted(fault.keys["op"] for fault in faults if fault.kind == "missing")
+
+
+def _joined(first: str, rest: str | None) -> str:
+    return f"{first}:{rest}" if rest else first

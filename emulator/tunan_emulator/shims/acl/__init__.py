@@ -1,0 +1,1 @@
+"""The part of CANN's Python interface (pyACL) that vllm-ascend imports."""

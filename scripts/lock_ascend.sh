@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Rewrites requirements/ascend-emulated.lock (pinned, hashed). Needs uv on PATH. Run it when
+# requirements/ascend-emulated.in changes, then `make test-ascend`.
+set -euo pipefail
+cd "$(dirname "$0")/../requirements"
+
+overrides=$(mktemp)
+trap 'rm -f "$overrides"' EXIT
+# A plain torch: the "+cpu" build is on no index that uv asks here.
+printf 'torch==2.13.0\ntorchvision==0.28.0\n' >"$overrides"
+for name in torchaudio torchcodec; do
+    echo "$name ; sys_platform == 'never'" >>"$overrides"
+done
+uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+    --no-annotate --no-emit-index-url --override "$overrides" \
+    --no-emit-package torch \
+    ascend-emulated.in -o ascend-emulated.lock
+# No GPU build, no GPU compiler (vllm-ascend takes its presence for Triton on the device).
+python3 - ascend-emulated.lock <<'PY'
+import pathlib, re, sys
+path = pathlib.Path(sys.argv[1])
+entries = re.split(r"(?m)^(?=\S)", path.read_text())
+dropped = r"(torchaudio|torchcodec|torch-c-dlpack-ext|nvidia-|cuda-|triton|pywin32|win32-|httpx2-jsfetch|colorama)"
+path.write_text("".join(e for e in entries if not re.match(dropped, e)))
+PY

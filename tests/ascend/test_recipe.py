@@ -1,0 +1,78 @@
+"""The vllm-ascend command for each machine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunan.ascend.recipe import NodeCommand, node_commands
+from tunan.config import deployment_from
+from tunan.errors import UsageError
+
+
+def commands(target: str = "ascend910b3", **values: object) -> tuple[NodeCommand, ...]:
+    deployment = deployment_from({"model": {"path": "/models/x"}, **values}, "test")
+    return node_commands(deployment, target, ("--tensor-parallel-size=4",))
+
+
+def test_one_machine_serves_on_the_deployments_address() -> None:
+    (command,) = commands(parallel={"tensor": 4}, gateway={"port": 9000})
+    assert command.arguments[:3] == ("vllm", "serve", "/models/x")
+    assert "--tensor-parallel-size=4" in command.arguments
+    assert "--host=127.0.0.1" in command.arguments
+    assert "--port=9000" in command.arguments
+    assert command.environment["ASCEND_RT_VISIBLE_DEVICES"] == "0,1,2,3"
+    assert not [a for a in command.arguments if a.startswith("--nnodes")]
+
+
+def test_vllm_ascends_own_plugins_are_allowed_beside_ours() -> None:
+    names = commands()[0].environment["VLLM_PLUGINS"].split(",")
+    assert {"ascend", "ascend_model", "ascend_model_loader", "tunan"} <= set(names)
+
+
+def test_two_machines_get_their_ranks_and_only_the_head_listens() -> None:
+    head, other = commands(parallel={"tensor": 8, "pipeline": 2}, nodes=["10.0.0.1", "10.0.0.2"])
+    for rank, command in enumerate((head, other)):
+        assert "--nnodes=2" in command.arguments
+        assert f"--node-rank={rank}" in command.arguments
+        assert "--master-addr=10.0.0.1" in command.arguments
+        assert command.environment["HCCL_IF_IP"] == f"10.0.0.{rank + 1}"
+        assert command.environment["HCCL_SOCKET_IFNAME"] == "$NIC"
+        assert len(command.environment["ASCEND_RT_VISIBLE_DEVICES"].split(",")) == 8
+    assert "--headless" not in head.arguments
+    assert "--headless" in other.arguments
+    assert not [a for a in other.arguments if a.startswith("--port")]
+
+
+def test_named_devices_are_used() -> None:
+    (command,) = commands(parallel={"tensor": 2, "devices": [4, 5]})
+    assert command.environment["ASCEND_RT_VISIBLE_DEVICES"] == "4,5"
+
+
+def test_experts_and_modelslim_weights_are_noticed(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"n_routed_experts": 8}))
+    (tmp_path / "quant_model_description.json").write_text("{}")
+    (command,) = commands(model={"path": str(tmp_path)})
+    assert "--enable-expert-parallel" in command.arguments
+    assert "--quantization=ascend" in command.arguments
+
+
+def test_the_310p_computes_in_float16() -> None:
+    (command,) = commands("ascend310p")
+    assert "--dtype=float16" in command.arguments
+    with pytest.raises(UsageError, match="310P has float16 only"):
+        commands("ascend310p", model={"path": "/m", "dtype": "bfloat16"})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"nodes": ["a", "b"]}, "1 ranks .* over 2 nodes"),
+        ({"parallel": {"tensor": 4, "devices": [0]}}, "names 1 devices, each node needs 4"),
+        ({"memory": {"kv_cache": "fp8"}}, "no kernels on Ascend"),
+    ],
+)
+def test_what_cannot_work_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        commands(**values)

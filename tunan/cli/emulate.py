@@ -1,0 +1,73 @@
+"""`tunan emulate -- COMMAND`: runs a command on emulated Ascend devices."""
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tunan.errors import OutsideError, UsageError
+
+_EXAMPLE = """\
+example:
+  tunan emulate -- python -c "import torch, torch_npu; print(torch.ones(3).npu() + 1)"
+  tunan emulate --devices 2 --faults ecc:after=500,device=1 -- tunan serve DIR
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds the verb to the command line."""
+    from tunan.cli.main import add_common_options
+
+    parser = subparsers.add_parser(
+        "emulate",
+        help="run a command with the real torch_npu and vllm-ascend on emulated Ascend devices",
+        description="Runs a command on emulated Ascend devices, whose memory is the host's. It "
+        "shows what runs and that results are right; nothing about speed.",
+        usage="tunan emulate [options] -- COMMAND",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--devices", type=int, default=1, metavar="N", help="how many (default 1)")
+    parser.add_argument("--soc", default="910b3", help="which chip (default 910b3)")
+    parser.add_argument("--memory", default="4G", help="memory of each device (default 4G)")
+    parser.add_argument(
+        "--faults",
+        default=os.environ.get("TUNAN_EMULATE_FAULTS", ""),
+        help="faults to have, as in TUNAN_EMULATE_FAULTS; see docs/en/emulator.md",
+    )
+    parser.add_argument(
+        "--trace", type=Path, help="file that gets a line for every operator that runs"
+    )
+    add_common_options(parser)
+    # The command line keeps what follows `--` apart for us as it does for the engine.
+    parser.set_defaults(run=run, takes_engine_arguments=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replaces this process by the command; returns only by an error."""
+    command: list[str] = args.engine_arguments
+    if not command:
+        raise UsageError("name a command to run after --; see tunan emulate --help")
+    try:
+        from tunan_emulator import EmulatedMachine, SettingsError
+    except ModuleNotFoundError:
+        raise OutsideError(
+            "the emulator is not installed in this environment; `make setup-ascend` makes one that "
+            "has it (.venv-ascend)"
+        ) from None
+    machine = EmulatedMachine(
+        devices=args.devices,
+        soc=args.soc.lower(),
+        memory=args.memory,
+        faults=args.faults,
+        trace=args.trace,
+    )
+    try:
+        environment = machine.environment(os.environ)
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
+    program = shutil.which(command[0])
+    if program is None:
+        raise UsageError(f"no command {command[0]!r}; check the spelling and PATH")
+    os.execve(program, command, environment)  # noqa: S606
