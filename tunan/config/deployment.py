@@ -37,7 +37,7 @@ class Model(Section):
     )
     dtype: DType = Field(default="auto", description="Type of the weights in memory")
     enforce_eager: bool | None = Field(
-        default=None, description="true: no torch.compile; false: compile; unset: eager on a CPU"
+        default=None, description="true: no torch.compile; unset: compile where a compiler is found"
     )
     trust_remote_code: bool = Field(
         default=False, description="Run Python code found in the checkpoint"

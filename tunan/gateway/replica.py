@@ -13,6 +13,7 @@ class Stage(StrEnum):
 
     STARTING = "starting"
     LOADING = "loading"
+    COMPILING = "compiling"
     WARMING = "warming"
     READY = "ready"
     DRAINING = "draining"
@@ -23,6 +24,7 @@ class Stage(StrEnum):
 RETRY_AFTER = {
     Stage.STARTING: 3,
     Stage.LOADING: 3,
+    Stage.COMPILING: 5,
     Stage.WARMING: 1,
     Stage.DRAINING: 10,
     Stage.FAILED: 10,
@@ -74,6 +76,8 @@ class Replica:
         """The stage in words: `loading 3/12 blocks`, `warming 5/100`."""
         if self.stage is Stage.LOADING:
             return f"loading {self.done}/{self.total} blocks"
+        if self.stage is Stage.COMPILING:
+            return "compiling (up to some minutes at the first start, then cached)"
         if self.stage is Stage.WARMING:
             return f"warming {self.done}/{self.total}"
         return f"{self.stage}: {self.problem}" if self.problem else str(self.stage)
