@@ -47,7 +47,7 @@ test-unit: $(VENV)/.ready-dev  ## Tests that need no engine.
 	$(BIN)/pytest -q -m "not engine and not ascend"
 
 test-engine: $(VENV)/.ready-dev $(SAMPLE)  ## Tests with a real vLLM engine.
-	TUNAN_SAMPLE_GGUF="$(abspath $(SAMPLE))" $(BIN)/pytest -q -m engine
+	$(BIN)/pytest -q -m engine
 
 setup-ascend: $(VENV_ASCEND)/.ready-emulator  ## Create .venv-ascend: the real torch_npu, vllm-ascend and vLLM 0.23 on the emulated device.
 
