@@ -1,5 +1,7 @@
 """Test models as `tunan convert` writes them."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.models import write_deepseek_v2_lite, write_deepseek_v3, write_llama, write_qwen2
@@ -33,4 +35,21 @@ def convert(family: str, directory: Path, *options: str) -> Path:
     status = main(["convert", str(source), str(converted), *options])
     if status != 0:
         raise AssertionError(f"tunan convert {source} exits with {status}")
+    return converted
+
+
+def convert_sample(directory: Path) -> Path | None:
+    """The real sample model, from the checkout if `make run` was here, else fetched.
+
+    None where pip cannot fetch it.
+    """
+    root = Path(__file__).parents[2]
+    here = root / ".models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    model = here if here.is_file() else directory / here.name
+    command = [sys.executable, "scripts/get_sample_model.py", str(model)]
+    if subprocess.run(command, cwd=root, check=False, capture_output=True).returncode != 0:
+        return None
+    converted = directory / "sample"
+    if main(["convert", str(model), str(converted)]) != 0:
+        raise AssertionError(f"tunan convert {model} failed")
     return converted

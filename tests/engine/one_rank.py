@@ -1,8 +1,9 @@
-"""One tensor-parallel rank's parameters without its peers. Runs in a vLLM process.
+"""One rank's parameters without its peers. Runs in a vLLM process.
 
-Building and loading a model exchanges nothing between ranks; it only asks the group for
-its size and the process's place in it. So the group of this one process is told that it
-is larger than it is, and the engine's own code builds and fills that rank's parameters.
+Building and loading a model exchanges nothing between ranks; it only asks its groups for
+their size and the process's place in them. So the groups of this one process are told that
+they are larger than they are, and the engine's own code builds and fills that rank's (or
+pipeline stage's) parameters.
 """
 
 import hashlib
@@ -15,7 +16,8 @@ import torch
 
 
 def load(question: dict[str, Any]) -> dict[str, Any]:
-    """Loads {"model", "degree", "rank", "load_format", "options"} as one rank would.
+    """Loads {"model", "degree", "rank", "load_format"} as one rank would; more may be given:
+    "options" of the loader, "stages" and "stage" of a pipeline.
 
     Returns {"parameters": {name: sha256 of shape, dtype and bytes}, "warnings": [...]}, or
     {"error": ...} with the message of what the loader raised.
@@ -48,6 +50,7 @@ def one_rank(question: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     from vllm.config import set_current_vllm_config
     from vllm.distributed.parallel_state import (
         destroy_model_parallel,
+        get_pp_group,
         get_tp_group,
         initialize_model_parallel,
     )
@@ -68,6 +71,10 @@ def one_rank(question: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         initialize_model_parallel(1, 1)
         group = get_tp_group()
         group.world_size, group.rank_in_group = question["degree"], question["rank"]
+        stages, stage = question.get("stages", 1), question.get("stage", 0)
+        pipeline = get_pp_group()
+        pipeline.ranks, pipeline.rank = list(range(stages)), stage
+        pipeline.world_size, pipeline.rank_in_group = stages, stage
         try:
             yield vllm_config, get_model_loader(vllm_config.load_config)
         finally:

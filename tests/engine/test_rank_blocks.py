@@ -64,3 +64,22 @@ def test_plain_blocks_give_a_rank_the_same_parameters(loaded: Loaded, family: st
 def test_ranks_differ(loaded: Loaded, family: str) -> None:
     first, second = (loaded[family, rank, "rank"]["parameters"] for rank in range(DEGREE))
     assert first != second
+
+
+@pytest.mark.parametrize("options", [(), ("--tensor-parallel-size", "1")], ids=["plain", "fused"])
+@pytest.mark.parametrize("family", ["llama", "deepseek-v3-mtp"])
+def test_a_pipeline_stage_loads_its_own_layers_only(
+    family: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    model = str(convert(family, tmp_path, *options))
+    stage = {"model": model, "degree": 1, "rank": 0, "stages": 2}
+    questions = [
+        stage | {"stage": number, "load_format": load_format}
+        for number in range(2)
+        for load_format in ("auto", "tunan")
+    ]
+    answers = run_in_vllm("tests.engine.one_rank:load_all", questions, tmp_path / "run")
+    for default, ours in zip(answers[::2], answers[1::2], strict=True):
+        assert ours["warnings"] == []
+        assert ours["parameters"] == default["parameters"]
+    assert answers[0]["parameters"].keys().isdisjoint(answers[2]["parameters"])

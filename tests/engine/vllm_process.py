@@ -39,7 +39,7 @@ def run_in_vllm(function: str, argument: Any, scratch: Path, *, seconds: int = 3
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env=os.environ | ENVIRONMENT,
+            env=os.environ | ENVIRONMENT | _caches(scratch),
             stdout=output,
             stderr=subprocess.STDOUT,
             timeout=seconds,
@@ -48,6 +48,13 @@ def run_in_vllm(function: str, argument: Any, scratch: Path, *, seconds: int = 3
     if done.returncode != 0 or not answer.exists():
         raise ProcessFailed(f"{function} failed:\n{log.read_text(errors='replace')[-6000:]}")
     return json.loads(answer.read_text())
+
+
+def _caches(scratch: Path) -> dict[str, str]:
+    """Ours is new in every process; vLLM's, which saves seconds, stays the user's."""
+    ours = {"XDG_CACHE_HOME": str(scratch / "cache")}
+    theirs = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return ours | {"VLLM_CACHE_ROOT": os.environ.get("VLLM_CACHE_ROOT") or f"{theirs}/vllm"}
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from tunan.engine.ranges import Rows, ranges_of, rank_rows
 from tunan.engine.read_ahead import read_ahead
 from tunan.engine.repack import LayerCount, LayerRepacker
 from tunan.engine.staging import copy_to_device
+from tunan.engine.verified import VerifiedBlocks
 from tunan.errors import CheckFailedError, UsageError
 
 logger = init_logger(__name__)
@@ -77,34 +78,42 @@ class LazyWeightLoader(BaseModelLoader):  # type: ignore[misc]
         needed = needs_of(model, compat.missing_layer_types(), experts)
         degree, rank = compat.tensor_parallel()
         progress = Progress.from_environment(rank)
+        verified = VerifiedBlocks.of(directory, degree, rank)
         if self._repack_early:
             self._repacker = LayerRepacker(model)
         blocks = _fitting_rank_blocks(model, model_config, directory, manifest, needed)
         if blocks:
-            _assign(model, self._stream(blocks, {}, progress))
+            _assign(model, self._stream(blocks, {}, verified, progress))
         else:
             blocks = layout.plain_blocks(directory, manifest, needed)
             config = read_config(directory / layout.CONFIG_FILE)
             rows = rank_rows(config, degree, rank) if degree > 1 else {}
-            stream = self._stream(blocks, rows, progress)
+            stream = self._stream(blocks, rows, verified, progress)
             loaded = model.load_weights(_adopted(model, stream, rows))
             _check_complete(model, model_config, loaded, directory)
         if self._repacker and not compat.unties_embedding(model_config):
             self._repacker.leave_embedding_as_it_is()
 
     def _stream(
-        self, blocks: list[PlannedBlock], rows: Mapping[str, Rows], progress: Progress
+        self,
+        blocks: list[PlannedBlock],
+        rows: Mapping[str, Rows],
+        verified: VerifiedBlocks,
+        progress: Progress,
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Every needed tensor, mapped, in the order of use; repacks the layers behind it."""
 
         def hashed(block: PlannedBlock) -> bool:
-            verify = self.options.verify
-            return verify == "full" or (verify == "auto" and block.whole and not rows)
+            known = verified.holds(block)
+            if self.options.verify == "auto":
+                return block.whole and not rows and not known
+            return self.options.verify == "full"
 
         layers = Counter(layer_of(tensor.name) for block in blocks for tensor in block.tensors)
         count = LayerCount({layer: n for layer, n in layers.items() if layer is not None})
         progress.report(0, len(blocks))
-        for done, block in enumerate(read_ahead(blocks, hashed, ranges_of(rows)), start=1):
+        reader = read_ahead(blocks, hashed, verified.add, ranges_of(rows))
+        for done, block in enumerate(reader, start=1):
             with block.path.open("rb") as file:
                 for stored in block.tensors:
                     yield stored.name, map_tensor(file.fileno(), stored)
@@ -112,6 +121,7 @@ class LazyWeightLoader(BaseModelLoader):  # type: ignore[misc]
                         if self._repacker:
                             self._repacker.layer_complete(layer)
             progress.report(done, len(blocks))
+        verified.save()
 
 
 def _directory(model_config: Any) -> Path:

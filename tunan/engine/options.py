@@ -15,9 +15,11 @@ class LoadOptions:
     """`verify`: how much of a block is checked before its weights are used.
 
     - "auto": size and header of every block, and the sha256 of those this process reads
-      whole: a rank's own blocks, or the plain ones where there is but one rank. Hashing
-      runs beside the engine's own work;
-    - "full": the sha256 of every block, even if that means to read more than is needed;
+      whole (a rank's own blocks, or the plain ones where there is but one rank), unless it
+      was right before and the file was not written to since. Hashing runs beside the
+      engine's own work;
+    - "full": the sha256 of every block every time, even if that means to read more than is
+      needed;
     - "header": size and header only.
     """
 

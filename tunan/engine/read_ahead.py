@@ -26,19 +26,21 @@ _ADVISED_PIECE = 128 << 10
 def read_ahead(
     blocks: Sequence[PlannedBlock],
     hashed: Callable[[PlannedBlock], bool],
+    passed: Callable[[PlannedBlock], None],
     ranges: Callable[[PlannedBlock], Sequence[Range]],
 ) -> Iterator[PlannedBlock]:
     """Yields the blocks in order, each once it is checked and on its way into memory.
 
-    `hashed` says whether a block is read whole and its sha256 compared, `ranges` which bytes
-    of another one this process will touch. Raises CheckFailedError,
+    `hashed` says whether a block is read whole and its sha256 compared, `passed` is told of
+    each that was found right, `ranges` says which bytes of another one this process will
+    touch; all three are called by the reading thread. Raises CheckFailedError,
     naming the file, for a block whose content is not what the manifest says or that cannot
     be read.
     """
     with ThreadPoolExecutor(1, "tunan-read-ahead") as reader:
         coming: Future[PlannedBlock] | None = None
         for block in blocks:
-            ready, coming = coming, reader.submit(_prepare, block, hashed, ranges)
+            ready, coming = coming, reader.submit(_prepare, block, hashed, passed, ranges)
             if ready is not None:
                 yield ready.result()
         if coming is not None:
@@ -48,12 +50,14 @@ def read_ahead(
 def _prepare(
     block: PlannedBlock,
     hashed: Callable[[PlannedBlock], bool],
+    passed: Callable[[PlannedBlock], None],
     ranges: Callable[[PlannedBlock], Sequence[Range]],
 ) -> PlannedBlock:
     try:
         with block.path.open("rb", buffering=0) as file:
             if hashed(block):
                 _check_hash(block, file)
+                passed(block)
             else:
                 _advise(file, ranges(block))
     except OSError as error:
