@@ -7,7 +7,8 @@ Only one engine fits a small machine, so the variants take turns: each repeat st
 variant, warms it with one request of each kind, and measures. `decode_N` is output tokens a
 second over N requests at once (prompt of 16 tokens, 64 tokens each); `ttft_ms` is the time to
 the single token of a 512-token prompt that no cache has seen. Each value is that of up to six
-tries during which other programs used the least CPU; `others_*` is how many cores they used.
+tries during which other programs used the least CPU; `others_*` is how many cores they used,
+and runs with more than 0.1 do not count in the summary.
 Writes benchmarks/results/serve.json.
 """
 
@@ -116,12 +117,18 @@ def ttft_ms(url: str) -> float:
 
 
 def summary(runs: list[dict[str, object]], variant: str) -> dict[str, dict[str, float]]:
-    """Median, least and most of each kind."""
+    """Median, least and most of each kind, over the runs that nothing disturbed."""
     table: dict[str, dict[str, float]] = {}
     for kind in (*(f"decode_{batch}" for batch in BATCHES), "ttft_ms"):
-        values = [float(str(run[kind])) for run in runs if run["variant"] == variant]
-        median = round(statistics.median(values), 2)
-        table[kind] = {"median": median, "least": min(values), "most": max(values)}
+        values = [
+            float(str(run[kind]))
+            for run in runs
+            if run["variant"] == variant and float(str(run[f"others_{kind}"])) <= QUIET_CORES
+        ]
+        if values:
+            median = round(statistics.median(values), 2)
+            extremes = {"least": min(values), "most": max(values), "quiet_runs": len(values)}
+            table[kind] = {"median": median, **extremes}
     return table
 
 

@@ -44,7 +44,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 _STOCK = (sys.executable, "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server")
-VARIANTS = ("stock", "stock-eager", "tunan", "tunan-eager")
+VARIANTS = ("stock", "stock-eager", "tunan", "tunan-compiled")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Running:
 def command(variant: str, model: Path, port: int) -> list[str]:
     """The command line of a variant."""
     if variant.startswith("tunan"):
-        extra = ["--enforce-eager"] if variant == "tunan-eager" else []
+        extra = ["--no-enforce-eager"] if variant == "tunan-compiled" else []
         return [
             *(sys.executable, "-m", "tunan", "serve", str(model), "--served-model-name=model"),
             *(f"--port={port}", f"--kv-cache-gib={KV_CACHE_GIB}"),

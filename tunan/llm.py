@@ -93,7 +93,7 @@ def _cpu_arguments(path: Path, ranks: int, kwargs: dict[str, Any]) -> dict[str, 
     machine = look()
     for name, value in engine_environment(machine, deployment, Directories.of_user()).items():
         os.environ.setdefault(name, value)
-    arguments: dict[str, Any] = {"enforce_eager": not compiles(machine, deployment)}
+    arguments: dict[str, Any] = {"enforce_eager": not compiles(deployment)}
     if "kv_cache_memory_bytes" not in kwargs and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
         size = measure(path)
         arguments["kv_cache_memory_bytes"] = kv_cache_bytes(machine, deployment, size)

@@ -128,14 +128,24 @@ def _dequant_swiglu_quant(
     quant_scale: torch.Tensor | None = None,
     quant_offset: torch.Tensor | None = None,
     swiglu_mode: int = 0,
-    **_limits: float,
+    clamp_limit: float = 0.0,
+    glu_alpha: float = 1.0,
+    glu_bias: float = 0.0,
 ) -> Any:
-    """x holds 32-bit sums of each expert's rows in turn; group_index has how many each."""
+    """x holds 32-bit sums of each expert's rows in turn; group_index has how many each.
+
+    Both modes of SwiGLU take halves in vllm-ascend's kernel; the second also clamps, scales and
+    shifts, which is the first when it does none of these.
+    """
     import torch
 
     given = [one is not None for one in (bias, quant_scale, quant_offset)]
-    if quant_mode != 1 or swiglu_mode or any(given):
-        raise NotImplementedError("npu_dequant_swiglu_quant: dynamic quantisation only")
+    variant = swiglu_mode == 1 and (clamp_limit, glu_alpha, glu_bias) != (0.0, 1.0, 0.0)
+    if quant_mode != 1 or variant or any(given):
+        raise NotImplementedError(
+            "npu_dequant_swiglu_quant: dynamic quantisation of plain SwiGLU only"
+        )
+    weight_scale = weight_scale.reshape(-1, x.shape[-1])
     experts = torch.arange(group_index.numel(), device=x.device)
     owners = torch.repeat_interleave(experts, group_index)
     rows = owners.numel()

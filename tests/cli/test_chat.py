@@ -123,3 +123,15 @@ def test_something_else_on_the_port_is_one_line(
     server.models = "<html>"  # type: ignore[attr-defined]
     assert chat(server, "hi") == 3
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_an_address_may_end_in_a_slash(
+    server: ThreadingHTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"http://127.0.0.1:{server.server_port}/"
+    assert main(["chat", "--url", url, "Hello"]) == 0
+
+
+@pytest.mark.parametrize("words", [("--api-key", "a\nb"), ("--url", "ftp://127.0.0.1")])
+def test_a_key_or_an_address_of_the_wrong_form_is_wrong_use(words: tuple[str, str]) -> None:
+    assert main(["chat", *words, "Hello"]) == 2

@@ -81,7 +81,7 @@ def test_options_and_engine_flags_lie_on_top_of_the_file(
     arguments = ["--config", str(config), "--dtype", "float32", "--print-command", "--json"]
     assert main(["serve", str(checkpoint), *arguments, "--", "--seed", "7"]) == 0
     (node,) = json.loads(capsys.readouterr().out)["nodes"]
-    assert node["command"][1:3] == ["-m", "tunan.engine.launcher"]
+    assert node["command"][1:4] == ["-P", "-m", "tunan.engine.launcher"]
     assert f"--model={checkpoint}" in node["command"]
     assert "--max-model-len=64" in node["command"]
     assert "--dtype=float32" in node["command"]

@@ -46,3 +46,9 @@ def test_a_wrong_value_is_refused_by_name(values: dict[str, object], message: st
 
 def test_integers_are_good_enough_for_fractions() -> None:
     assert deployment(memory={"utilization": 1, "kv_cache_gib": 2}).memory.kv_cache_gib == 2
+
+
+@pytest.mark.parametrize("flag", ["--uds=/x", "--port", "--api-key", "--served_model_name=m"])
+def test_flags_that_would_undo_the_supervisor_are_refused(flag: str) -> None:
+    with pytest.raises(UsageError, match="is not handed to the engine; use"):
+        deployment_from({"model": {"path": "/m"}, "engine_arguments": [flag, "1"]}, "test")

@@ -1,6 +1,5 @@
 """vLLM's command line."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -56,21 +55,9 @@ def test_what_the_deployment_sets_becomes_vllms_flags() -> None:
         assert flag in given
 
 
-@pytest.mark.parametrize(
-    ("can_compile", "wish", "eager"),
-    [
-        (True, None, False),
-        (False, None, True),
-        (True, True, True),
-        (False, False, False),
-    ],
-)
-def test_the_model_is_compiled_where_that_is_possible_or_asked_for(
-    can_compile: bool, wish: bool | None, eager: bool
-) -> None:
-    machine = dataclasses.replace(laptop(), can_compile=can_compile)
-    deployment = deployment_from({"model": {"path": "/m", "enforce_eager": wish}}, "test")
-    assert ("--enforce-eager" in engine_arguments(machine, deployment, SIZE, SOCKET)) is eager
+@pytest.mark.parametrize(("wish", "eager"), [(None, True), (True, True), (False, False)])
+def test_the_model_is_compiled_only_if_asked_for(wish: bool | None, eager: bool) -> None:
+    assert ("--enforce-eager" in arguments(model={"path": "/m", "enforce_eager": wish})) is eager
 
 
 def test_pipeline_stages_are_traced_because_eager_mode_crashes() -> None:

@@ -69,3 +69,8 @@ def test_the_cause_is_one_short_line(tmp_path: Path, text: str) -> None:
     log.write_bytes(text.encode("latin-1"))
     cause = root_cause_in(log)
     assert cause is None or (len(cause) <= 500 and "\n" not in cause)
+
+
+def test_our_own_errors_are_shown_without_their_class() -> None:
+    line = "tunan.errors.CheckFailedError: /m/model-00001-of-00002.safetensors: is corrupt"
+    assert root_cause([line]) == "/m/model-00001-of-00002.safetensors: is corrupt"

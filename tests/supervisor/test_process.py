@@ -3,12 +3,13 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 from tests.serving import running
-from tunan.supervisor.process import EngineProcess, descendants
+from tunan.supervisor.process import EngineProcess, descendants, launcher_command
 
 # Ignores SIGTERM and has a child that does so too: the worst engine to stop.
 STUBBORN = """
@@ -56,3 +57,12 @@ async def test_the_end_of_the_process_itself_is_noticed(tmp_path: Path) -> None:
     assert "API server" in await asyncio.wait_for(engine.died(), 10)
     assert await engine.exit_status(5) == -signal.SIGKILL
     await engine.kill()
+
+
+def test_python_files_where_tunan_was_called_from_are_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "http.py").write_text("raise SystemExit('imported from the working directory')")
+    command = launcher_command(["--help"])
+    done = subprocess.run(
+        [*command[:2], "-c", "import http.client"], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert (command[1], done.returncode) == ("-P", 0)

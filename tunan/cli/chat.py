@@ -66,6 +66,11 @@ async def _chat(args: argparse.Namespace, prompt: str) -> int:
     import aiohttp
 
     key = args.api_key or os.environ.get(API_KEY_VARIABLE)
+    if key and not (key.isascii() and key.isprintable()):
+        raise UsageError("the API key has characters that no key has; check for a line break")
+    args.url = args.url.rstrip("/")
+    if not args.url.startswith(("http://", "https://")):
+        raise UsageError(f"--url: {args.url!r} is not an http:// or https:// address")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
     try:
@@ -81,6 +86,8 @@ async def _chat(args: argparse.Namespace, prompt: str) -> int:
                 await _converse(session, args, options, messages)
     except aiohttp.InvalidURL:
         raise UsageError(f"--url: {args.url!r} is not a URL") from None
+    except BrokenPipeError:  # ours, not the server's
+        raise
     except (aiohttp.ClientError, OSError) as error:
         raise OutsideError(
             f"no answer from {args.url} ({error or type(error).__name__}); "

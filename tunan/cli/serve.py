@@ -1,6 +1,7 @@
 """`tunan serve`: starts the engine for a checkpoint and answers over the OpenAI API."""
 
 import argparse
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,9 +126,16 @@ def _refuse_several_machines(deployment: "Deployment") -> None:
         )
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _warn_if_open(deployment: "Deployment") -> None:
     gateway = deployment.gateway
-    if gateway.api_keys_file is None and gateway.host not in ("127.0.0.1", "::1", "localhost"):
+    if gateway.api_keys_file is None and not _is_loopback(gateway.host):
         warn(
             f"listening on {gateway.host} without API keys: ANYONE who reaches port "
             f"{gateway.port} can use the model; set gateway.api_keys_file"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from tunan.targets import Target
 
@@ -17,6 +17,23 @@ def _path(value: object) -> object:
 FilePath = Annotated[Path, BeforeValidator(_path)]
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+# Flags of vLLM that would take the engine out of the supervisor's hands, and what to use instead.
+OWN_FLAGS = {
+    "--api-key": "`gateway.api_keys_file`",
+    "--headless": "`nodes`",
+    "--help": "`tunan serve --help`",
+    "-h": "`tunan serve --help`",
+    "--host": "`gateway.host`",
+    "--model": "`model.path`",
+    "--port": "`gateway.port`",
+    "--root-path": "a proxy in front of the gateway",
+    "--served-model-name": "`model.served_model_name`",
+    "--ssl-certfile": "a proxy in front of the gateway",
+    "--ssl-keyfile": "a proxy in front of the gateway",
+    "--uds": "`gateway.host` and `gateway.port`",
+}
 
 
 class Section(BaseModel):
@@ -37,7 +54,7 @@ class Model(Section):
     )
     dtype: DType = Field(default="auto", description="Type of the weights in memory")
     enforce_eager: bool | None = Field(
-        default=None, description="true: no torch.compile; unset: compile where a compiler is found"
+        default=None, description="false: torch.compile (slow first start); unset: eager on a CPU"
     )
     trust_remote_code: bool = Field(
         default=False, description="Run Python code found in the checkpoint"
@@ -89,6 +106,7 @@ class Memory(Section):
     kv_cache_gib: float | None = Field(
         default=None,
         gt=0,
+        le=1 << 20,
         strict=False,
         description="Size of the KV cache; unset: from what is free",
     )
@@ -181,6 +199,15 @@ class Deployment(Section):
     engine_arguments: tuple[str, ...] = Field(
         default=(), strict=False, description="Further vLLM flags, handed over as they are"
     )
+
+    @field_validator("engine_arguments")
+    @classmethod
+    def _leave_ours_alone(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for argument in given:
+            flag = argument.split("=", 1)[0].replace("_", "-")
+            if flag in OWN_FLAGS:
+                raise ValueError(f"{flag} is not handed to the engine; use {OWN_FLAGS[flag]}")
+        return given
 
     @property
     def served_model_name(self) -> str:

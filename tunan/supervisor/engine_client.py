@@ -43,8 +43,11 @@ class EngineClient:
     async def max_model_len(self) -> int:
         """Longest prompt + answer the engine takes, in tokens."""
         async with self._session.get(f"{BASE}/v1/models") as answer:
-            listing: dict[str, Any] = await answer.json()
-        return int(listing["data"][0]["max_model_len"])
+            listing: Any = await answer.json()
+        try:
+            return int(listing["data"][0]["max_model_len"])
+        except (KeyError, IndexError, TypeError):
+            raise OutsideError(f"the engine does not list its model: {listing}") from None
 
     async def complete(self, model: str, prompt: list[int]) -> None:
         """One warm-up request of `prompt` token ids. Raises `OutsideError` if it is refused."""

@@ -49,6 +49,9 @@ def root_cause(lines: Iterable[str]) -> str | None:
     return _short(best[1]) if best else None
 
 
+_OUR_ERROR = re.compile(r"^tunan\.errors\.\w+: ")
+
+
 def root_cause_in(log: Path) -> str | None:
     """The cause found in the last 256 KiB of `log`."""
     try:
@@ -71,5 +74,6 @@ def _depth(process: str) -> int:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    # Our own errors are whole sentences; their class says nothing more.
+    line = _OUR_ERROR.sub("", " ".join(text.split()))
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."

@@ -6,9 +6,7 @@ of the `Machine` it returns, so that tests can be other machines.
 
 import os
 import platform
-import shutil
 import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +26,7 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The part of a machine this process may use. Memory in bytes.
-
-    `can_compile`: torch.compile can make CPU kernels here.
-    """
+    """The part of a machine this process may use. Memory in bytes."""
 
     architecture: str
     cpus: tuple[Cpu, ...]
@@ -41,7 +36,6 @@ class Machine:
     cpu_quota: float | None = None
     openmp: Path | None = None
     tcmalloc: Path | None = None
-    can_compile: bool = False
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -64,7 +58,6 @@ def look(root: Path = Path("/"), affinity: frozenset[int] | None = None) -> Mach
         cpu_quota=_cpu_quota(root),
         openmp=_library(LIBOMP_NAMES, (Path(sys.prefix) / "lib",)),
         tcmalloc=_library(TCMALLOC_NAMES, _library_folders(root)),
-        can_compile=_can_compile(),
     )
 
 
@@ -172,12 +165,6 @@ def _cpu_quota(root: Path) -> float | None:
         if len(fields) == 2 and fields[0].isdigit() and int(fields[1]) > 0:
             quotas.append(int(fields[0]) / int(fields[1]))
     return min(quotas, default=None)
-
-
-def _can_compile() -> bool:
-    """Whether torch.compile finds what it needs for CPU kernels: g++ and Python's headers."""
-    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    return shutil.which(os.environ.get("CXX", "g++")) is not None and headers.is_file()
 
 
 def _library_folders(root: Path) -> tuple[Path, ...]:

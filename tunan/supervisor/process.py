@@ -17,8 +17,12 @@ POLL_S = 0.02
 
 
 def launcher_command(arguments: Sequence[str]) -> list[str]:
-    """The command line that starts the engine with this interpreter."""
-    return [sys.executable, "-m", LAUNCHER, *arguments]
+    """The command line that starts the engine with this interpreter.
+
+    `-P`: else Python files in the directory `tunan` was called from, a checkpoint's perhaps,
+    would be imported in place of installed modules.
+    """
+    return [sys.executable, "-P", "-m", LAUNCHER, *arguments]
 
 
 class EngineProcess:

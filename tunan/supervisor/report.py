@@ -1,8 +1,10 @@
 """What `tunan serve` tells: short lines on stderr, or one JSON object a line on stdout."""
 
+import contextlib
 import json
 import sys
 import time
+from typing import TextIO
 
 
 class Report:
@@ -20,10 +22,10 @@ class Report:
         if self._json:
             seconds = round(time.monotonic() - self._started, 3)
             line = json.dumps({"event": name, "seconds": seconds, **values}, ensure_ascii=False)
-            print(line, flush=True)  # noqa: T201
+            self._write(line + "\n", sys.stdout)
             return
         self._end_line()
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        self._write(text + "\n", sys.stderr)
 
     def progress(self, stage: str, text: str, done: int, total: int) -> None:
         """How far a stage is: redrawn on a terminal, elsewhere only its beginning and end."""
@@ -31,13 +33,20 @@ class Report:
             if done in (0, total) or stage != self._last:
                 self.event("progress", text, stage=stage, done=done, total=total)
         elif self._terminal:
-            print(f"\r\x1b[K  {text}", end="", file=sys.stderr, flush=True)  # noqa: T201
+            self._write(f"\r\x1b[K  {text}", sys.stderr)
             self._open_line = True
         elif stage != self._last:
-            print(f"  {text}", file=sys.stderr, flush=True)  # noqa: T201
+            self._write(f"  {text}\n", sys.stderr)
         self._last = stage
 
     def _end_line(self) -> None:
         if self._open_line:
-            print("\r\x1b[K", end="", file=sys.stderr)  # noqa: T201
+            self._write("\r\x1b[K", sys.stderr)
             self._open_line = False
+
+    @staticmethod
+    def _write(text: str, stream: TextIO) -> None:
+        """A service goes on when nobody reads what it says any more."""
+        with contextlib.suppress(OSError):
+            stream.write(text)
+            stream.flush()

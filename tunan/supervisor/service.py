@@ -101,7 +101,7 @@ async def _serve(deployment: Deployment, options: Options) -> int:
             await stack.enter_async_context(
                 listening(
                     runtime / "progress.sock",
-                    partial(_loading, replica, report, compiles(machine, deployment)),
+                    partial(_loading, replica, report, compiles(deployment)),
                 )
             )
             engine = await EngineProcess.start(arguments, environment, log)
@@ -230,12 +230,16 @@ class _Service:
             {empty, insisted, died}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
         )
         empty.cancel()
-        insisted.cancel()
-        if self.stop.insisted.is_set():
-            await self.engine.kill()
-            return 128 + self.stop.signal
         cut = self.replica.in_flight
-        await self.engine.stop()
+        if not cut and not insisted.done():
+            stopped = asyncio.create_task(self.engine.stop())
+            await asyncio.wait({stopped, insisted}, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+        insisted.cancel()
+        # Streams still running have had their time; `kill` also ends what a hung stop left.
+        await self.engine.kill()
+        if self.stop.insisted.is_set():
+            return 128 + self.stop.signal
         suffix = f"; {cut} requests were cut after {limit:g} s" if cut else ""
         self.report.event("stopped", f"tunan: stopped{suffix}", cut=cut)
         return 0
