@@ -136,8 +136,8 @@ def test_a_corrupt_block_is_the_cause_shown_when_the_engine_dies(tmp_path: Path)
         check=False,
     )
     assert root_cause((done.stdout + done.stderr).splitlines()) == (
-        f"tunan.errors.CheckFailedError: {directory / FIRST}: its content is not what tunan.json "
-        "says (sha256); the block is corrupt, fetch or convert it again"
+        f"{directory / FIRST}: its content is not what tunan.json says (sha256); "
+        "the block is corrupt, fetch or convert it again"
     )
 
 
