@@ -14,7 +14,7 @@ SCHEME = {
     "quant_method": "compressed-tensors",
     "format": "int-quantized",
     "quantization_status": "compressed",
-    "ignore": ["lm_head", "re:.*gate$", "re:.*kv_b_proj$"],
+    "ignore": ["lm_head", "re:.*gate$", "re:.*kv_b_proj$", "re:.*kv_a_proj_with_mqa$"],
     "config_groups": {
         "group_0": {
             "targets": ["Linear"],
