@@ -41,6 +41,12 @@ CHINESE: Mapping[str, str] = {
     "32 requests": "32 个请求",
     "time to first token, ms": "首 token 延迟，毫秒",
     "cold": "冷",
+    "model": "模型",
+    "type": "类型",
+    "prompts": "提示数",
+    "same to the end": "始终相同",
+    "earliest divergence, token": "最早分歧的 token",
+    "largest gap, steps of bfloat16": "最大差距（bfloat16 的步数）",
     "warm": "热",
     "empty": "空",
     "filled": "已有",
@@ -125,6 +131,20 @@ def _startup(content: Any) -> Rows:
     return rows
 
 
+def _parity(content: Any) -> Rows:
+    header = ("model", "type", "prompts", "same to the end", "earliest divergence, token")
+    rows: Rows = [(*header, "largest gap, steps of bfloat16")]
+    for dtype, models in content["models"].items():
+        for model, found in models.items():
+            parted = found["divergences"]
+            first = min((d["token"] for d in parted), default="-")
+            widest = max(
+                (f"{d['gap_in_bfloat16_steps']:g}" for d in parted), key=float, default="-"
+            )
+            rows.append((model, dtype, found["prompts"], found["same"], first, widest))
+    return rows
+
+
 def _serve(content: Any) -> Rows:
     kinds = ("decode_1", "decode_8", "decode_32", "ttft_ms")
     header = ("server", "tokens/s, 1 request", "8 requests", "32 requests")
@@ -148,6 +168,7 @@ def _range(median: float, least: float, most: float) -> str:
 TABLES: Mapping[str, Callable[[Any], Rows]] = {
     "convert": _convert,
     "load": _load,
+    "parity": _parity,
     "startup": _startup,
     "serve": _serve,
 }
