@@ -10,23 +10,32 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN         := $(VENV)/bin
 BIN_ASCEND  := $(VENV_ASCEND)/bin
 EMULATOR    := $(shell find emulator -type f -not -name '*.pyc')
+CPP         := $(shell find emulator \( -name '*.cpp' -o -name '*.h' \) -not -path '*/build/*')
+KERNELS     := tunan/kernels/libtunan_kernels.so
+KERNELS_SRC := tunan/kernels/CMakeLists.txt $(shell find tunan/kernels/native -type f)
 MODELS      := .models
 SAMPLE      := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 CONVERTED   := $(MODELS)/smollm2-135m-instruct
 
-.PHONY: help setup setup-ascend run stop test test-unit test-engine test-ascend test-ascend-short lint format clean
+.PHONY: help setup setup-ascend kernels run stop test test-unit test-engine can-test-ascend test-ascend test-ascend-short test-kernels-sanitized lint format clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-setup: $(VENV)/.ready  ## Create .venv with the pinned CPU engine and this project.
+setup: $(VENV)/.ready $(KERNELS)  ## Create .venv with the pinned CPU engine and this project.
 
-$(VENV)/.ready: scripts/setup.sh requirements/engine-cpu.lock requirements/torch.txt pyproject.toml
+$(VENV)/.ready: scripts/setup.sh scripts/installing.sh requirements/engine-cpu.lock requirements/torch.txt pyproject.toml
 	PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH_INDEX="$(TORCH_INDEX)" scripts/setup.sh
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready requirements/dev.lock
 	$(BIN)/pip install --quiet --no-deps --require-hashes -r requirements/dev.lock
+	@touch $@
+
+kernels: $(KERNELS)  ## Build the CPU kernels (needs g++ and cmake).
+
+$(KERNELS): scripts/build_kernels.sh $(KERNELS_SRC)
+	scripts/build_kernels.sh
 	@touch $@
 
 $(SAMPLE): | $(VENV)/.ready
@@ -35,23 +44,26 @@ $(SAMPLE): | $(VENV)/.ready
 $(CONVERTED)/tunan.json: $(SAMPLE) | $(VENV)/.ready
 	$(BIN)/tunan convert $(SAMPLE) $(CONVERTED) --overwrite
 
-run: $(VENV)/.ready $(CONVERTED)/tunan.json  ## Convert and serve the sample model, ask it a question, leave it running.
+run: $(VENV)/.ready $(KERNELS) $(CONVERTED)/tunan.json  ## Convert and serve the sample model, ask it a question, leave it running.
 	VENV="$(VENV)" PORT="$(PORT)" scripts/run_sample.sh $(CONVERTED)
 
 stop:  ## Stop the server that `make run` left running.
 	scripts/stop_sample.sh
 
-test: test-unit test-engine lint  ## Everything: unit tests, tests with a real engine, lint and types.
+test: can-test-ascend test-unit test-engine lint test-ascend-short  ## Everything that CI runs.
 
-test-unit: $(VENV)/.ready-dev  ## Tests that need no engine.
+can-test-ascend:
+	@python3.11 -c '' 2>/dev/null && command -v g++ >/dev/null || { echo "make test: the Ascend tests need python3.11 and g++; install them, or run: make test-unit test-engine lint" >&2; exit 3; }
+
+test-unit: $(VENV)/.ready-dev $(KERNELS)  ## Tests that need no engine.
 	$(BIN)/pytest -q -m "not engine and not ascend"
 
-test-engine: $(VENV)/.ready-dev $(SAMPLE)  ## Tests with a real vLLM engine.
+test-engine: $(VENV)/.ready-dev $(KERNELS) $(SAMPLE)  ## Tests with a real vLLM engine.
 	$(BIN)/pytest -q -m engine
 
-setup-ascend: $(VENV_ASCEND)/.ready-emulator  ## Create .venv-ascend: the real torch_npu, vllm-ascend and vLLM 0.23 on the emulated device.
+setup-ascend: $(VENV_ASCEND)/.ready-emulator $(KERNELS)  ## Create .venv-ascend: the real torch_npu, vllm-ascend and vLLM 0.23 on the emulated device.
 
-$(VENV_ASCEND)/.ready: scripts/setup_ascend.sh requirements/ascend-emulated.lock requirements/torch.txt
+$(VENV_ASCEND)/.ready: scripts/setup_ascend.sh scripts/installing.sh requirements/ascend-emulated.lock requirements/ascend-published.lock requirements/torch.txt
 	VENV_ASCEND="$(VENV_ASCEND)" TORCH_INDEX="$(TORCH_INDEX)" scripts/setup_ascend.sh
 	@touch $@
 
@@ -69,10 +81,12 @@ lint: $(VENV)/.ready-dev  ## Format check, lint, types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
 format: $(VENV)/.ready-dev  ## Rewrite the sources in the project's format.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(CPP)
 
 clean:  ## Remove the environment, the sample model and caches of the tools.
-	rm -rf $(VENV) $(VENV_ASCEND) $(MODELS) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV_ASCEND) $(MODELS) build/kernels $(KERNELS) .mypy_cache .ruff_cache .pytest_cache

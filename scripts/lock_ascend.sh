@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Rewrites requirements/ascend-emulated.lock (pinned, hashed). Needs uv on PATH. Run it when
-# requirements/ascend-emulated.in changes, then `make test-ascend`.
+# Rewrites requirements/ascend-*.lock (pinned, hashed). Needs uv on PATH. Run it when
+# requirements/ascend-*.in change, then `make test-ascend`.
 set -euo pipefail
 cd "$(dirname "$0")/../requirements"
 
@@ -11,10 +11,11 @@ printf 'torch==2.13.0\ntorchvision==0.28.0\n' >"$overrides"
 for name in torchaudio torchcodec; do
     echo "$name ; sys_platform == 'never'" >>"$overrides"
 done
-uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-    --no-annotate --no-emit-index-url --override "$overrides" \
-    --no-emit-package torch \
+compile=(uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
+         --no-annotate --no-emit-index-url)
+"${compile[@]}" --override "$overrides" --no-emit-package torch \
     ascend-emulated.in -o ascend-emulated.lock
+"${compile[@]}" --no-deps ascend-published.in -o ascend-published.lock
 # No GPU build, no GPU compiler (vllm-ascend takes its presence for Triton on the device).
 python3 - ascend-emulated.lock <<'PY'
 import pathlib, re, sys

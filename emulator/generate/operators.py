@@ -20,6 +20,7 @@ TYPES = {
     "Scalars": ("const aclScalarList*", "Scalars"),
     "int": ("int64_t", "Integer"),
     "uint": ("uint64_t", "Integer"),
+    "int32": ("int32_t", "Integer"),
     "int8": ("int8_t", "Integer"),
     "dtype": ("int32_t", "Integer"),
     "bool": ("bool", "Flag"),
@@ -33,6 +34,10 @@ DTYPES = {
     "half": "DT_FLOAT16,DT_BFLOAT16",
     "i8": "DT_INT8",
     "i32": "DT_INT32",
+    "low": "DT_INT8,DT_INT32",
+    "i64": "DT_INT64",
+    "single": "DT_FLOAT",
+    "scale": "DT_FLOAT,DT_FLOAT16,DT_BFLOAT16,DT_INT64,DT_UINT64",
     "index": "DT_INT32,DT_INT64",
     "wide": "DT_FLOAT,DT_FLOAT16,DT_BFLOAT16,DT_DOUBLE",
 }

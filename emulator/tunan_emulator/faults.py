@@ -8,7 +8,7 @@
 | hccl-timeout | after?, device? | after so many collectives the next never complete |
 | ecc | after?, device? | an uncorrectable memory error after so many operators |
 | lost | after?, device? | the device stops answering after so many operators |
-| slow | us, device? | every operator takes so many microseconds longer |
+| slow | us, device? | every operator and every queued copy takes so many microseconds longer |
 
 `?` marks a key that may be left out: `after` is 0 then, and `device` every device. The libraries
 read the same text (src/runtime/faults.h); here it is checked before anything starts.

@@ -40,6 +40,8 @@ DEFAULTS = {
 class EmulatedMachine:
     """`devices` chips of kind `soc` with `memory` each ("4G"), and the faults they are to have.
 
+    Memory is counted in each process: processes that share a device do not see each other's.
+
     `trace` is a file that gets a line for every operator, graph and error.
     """
 
@@ -75,9 +77,16 @@ class EmulatedMachine:
             raise SettingsError(f"{self.devices} devices: the emulator has 1 to 16")
         if self.soc not in SOCS:
             raise SettingsError(f"unknown chip {self.soc!r}; known: {', '.join(sorted(SOCS))}")
-        if not re.fullmatch(r"\d+(\.\d+)?[KMG]?", self.memory):
+        if not re.fullmatch(r"(?=.*[1-9])\d+(\.\d+)?[KMG]?", self.memory):
             raise SettingsError(f"memory {self.memory!r}: write bytes, or a number with K, M or G")
-        return parse_faults(self.faults)
+        faults = parse_faults(self.faults)
+        for fault in faults:
+            if int(fault.keys.get("device", 0)) >= self.devices:
+                raise SettingsError(
+                    f"fault {fault.kind}: there is no device {fault.keys['device']}, "
+                    f"the machine has {self.devices} (from 0)"
+                )
+        return faults
 
 
 def _missing_operators(faults: list[Fault]) -> list[str]:

@@ -1,6 +1,5 @@
 """A libopapi.so that lacks operators, as an older CANN's would."""
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -14,26 +13,18 @@ _LIBRARY = "libopapi.so"
 def libraries_without(operators: list[str], libraries: Path) -> Path:
     """A folder with the libraries in which the operators' symbols do not exist.
 
-    It is `libraries` itself when nothing is to be missing; else a copy of libopapi.so beside links
-    to the rest, kept in the user's cache under a name that its content decides.
+    It is `libraries` itself when nothing is to be missing; else a temporary folder with a copy of
+    libopapi.so beside links to the rest, removed when this process, and what it becomes, has ended.
     """
     if not operators:
         return libraries
-    stamp = f"{(libraries / _LIBRARY).stat().st_mtime_ns}:{','.join(operators)}"
-    folder = _cache() / hashlib.sha256(f"{libraries}:{stamp}".encode()).hexdigest()[:16]
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(dir=folder.parent))
-        for library in libraries.glob("*.so"):
-            if library.name != _LIBRARY:
-                (unfinished / library.name).symlink_to(library)
-        (unfinished / _LIBRARY).write_bytes(
-            _without((libraries / _LIBRARY).read_bytes(), operators)
-        )
-        try:
-            unfinished.rename(folder)
-        except OSError:  # another run made it meanwhile
-            shutil.rmtree(unfinished)
+    patched = _without((libraries / _LIBRARY).read_bytes(), operators)
+    folder = Path(tempfile.mkdtemp(prefix="tunan-emulator-"))
+    for library in libraries.glob("*.so"):
+        if library.name != _LIBRARY:
+            (folder / library.name).symlink_to(library)
+    (folder / _LIBRARY).write_bytes(patched)
+    _remove_when_done(folder)
     return folder
 
 
@@ -48,6 +39,26 @@ def _without(binary: bytes, operators: list[str]) -> bytes:
     return binary
 
 
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "tunan" / "emulator"
+def _remove_when_done(folder: Path) -> None:
+    """Leaves a process behind that waits for the end of this one and removes the folder.
+
+    This process is about to become the emulated command, so nothing of it is there to do so. The
+    pipe's other end goes with it and is closed when it ends, however that is.
+    """
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os.close(reading)
+        return
+    os.setsid()  # a signal to the command's group is not for the one that waits
+    if os.fork():
+        os._exit(0)  # so that it is no child of the command
+    os.close(writing)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # whoever reads the command's output does not wait for this process
+        os.dup2(nowhere, stream)
+    os.read(reading, 1)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)

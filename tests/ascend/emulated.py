@@ -74,7 +74,8 @@ def generate(
     """Generates with vLLM and vllm-ascend; a request is a `prompt` (token ids) and its sampling.
 
     The outcome's result is a list with, for each request, its `tokens` (a list a sample), the
-    number of `cached` prompt tokens and the `logprobs` of its first token.
+    number of `cached` prompt tokens, the `logprobs` of its first token and the `prompt_logprobs` of
+    each prompt token but the first.
     """
     task = {"model": str(model), "engine": engine or {}, "requests": requests}
     return run_emulated(

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from tests.ascend.conftest import LENGTH, PROMPTS, Reference
 from tests.ascend.emulated import Outcome, generate
@@ -68,6 +70,22 @@ ONE_ENGINE: dict[str, dict[str, Any]] = {
     },
     "logprobs": {"prompt": PROMPTS[0], "temperature": 0, "logprobs": 3, "max_tokens": 2},
     "bias": {"prompt": PROMPTS[0], "temperature": 0, "logit_bias": {"9": 100.0}, "max_tokens": 3},
+    "allowed": {
+        "prompt": PROMPTS[0],
+        "temperature": 1.0,
+        "seed": 2,
+        "allowed_token_ids": [9, 17, 40],
+        "max_tokens": 8,
+    },
+    "counted": {
+        "prompt": PROMPTS[1],
+        "temperature": 0,
+        "frequency_penalty": 1.5,
+        "presence_penalty": 0.5,
+        "max_tokens": 8,
+        "ignore_eos": True,
+    },
+    "prompt logprobs": {"prompt": PROMPTS[0], "prompt_logprobs": 1, "max_tokens": 1},
     "three": {"prompt": PROMPTS[0], "temperature": 1.0, "n": 3, "seed": 5, "max_tokens": 4},
     "long": {"prompt": LONG, **GREEDY},
     "long again": {"prompt": LONG, **GREEDY},
@@ -75,17 +93,36 @@ ONE_ENGINE: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def one_engine(llama: Path) -> dict[str, Any]:
+def one_engine(llama: Path, reference: Reference) -> dict[str, Any]:
     """One engine, in processes of its own, whose steps take 128 tokens of a prompt at a time."""
+    first = reference(llama, PROMPTS[0])[0]
+    ends_at_first = {"stop_token_ids": [first], "min_tokens": 3, "max_tokens": 8}
+    requests = ONE_ENGINE | {
+        "at least three": {"prompt": PROMPTS[0], "temperature": 0, **ends_at_first},
+        "without the first": {"prompt": PROMPTS[0], **GREEDY, "bad_tokens": [first]},
+    }
     settings = {"max_num_batched_tokens": 128, "enable_chunked_prefill": True}
     outcome = generate(
         llama,
-        [dict(request) for request in ONE_ENGINE.values()],
+        [dict(request) for request in requests.values()],
         engine=settings | {"enable_prefix_caching": True},
         VLLM_ENABLE_V1_MULTIPROCESSING="1",
     )
     assert "aclnnFusedInferAttentionScoreV3" in outcome.operators()
-    return dict(zip(ONE_ENGINE, outcome.result, strict=True))
+    return dict(zip(requests, outcome.result, strict=True))
+
+
+@pytest.fixture(scope="module")
+def model(llama: Path) -> Any:
+    """The same model in transformers, float32."""
+    return AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32).eval()
+
+
+def logprobs(model: Any, prompt: list[int]) -> torch.Tensor:
+    """Of each next token [S, V]."""
+    with torch.no_grad():
+        result: torch.Tensor = torch.log_softmax(model(torch.tensor([prompt])).logits[0], -1)
+    return result
 
 
 def test_eager_mode_gives_the_tokens_of_transformers(
@@ -130,6 +167,47 @@ def test_logprobs_are_of_the_likeliest_tokens(one_engine: dict[str, Any]) -> Non
     found = one_engine["logprobs"]["logprobs"]
     assert max(found, key=found.get) == chosen
     assert sum(math.exp(value) for value in found.values()) <= 1 + 1e-6
+
+
+def test_logprobs_are_those_of_transformers(one_engine: dict[str, Any], model: Any) -> None:
+    expected = logprobs(model, PROMPTS[0])[-1]
+    for token, value in one_engine["logprobs"]["logprobs"].items():
+        assert value == pytest.approx(float(expected[int(token)]), abs=1e-3)
+
+
+def test_logprobs_of_a_prompt_are_those_of_transformers(
+    one_engine: dict[str, Any], model: Any
+) -> None:
+    expected = logprobs(model, PROMPTS[0])
+    found = one_engine["prompt logprobs"]["prompt_logprobs"]
+    assert len(found) == len(PROMPTS[0]) - 1
+    for at, token in enumerate(PROMPTS[0][1:]):
+        assert found[at][str(token)] == pytest.approx(float(expected[at, token]), abs=1e-3)
+
+
+def test_penalties_count_what_was_made(one_engine: dict[str, Any], model: Any) -> None:
+    made: list[int] = []
+    for _ in range(8):
+        scores = logprobs(model, PROMPTS[1] + made)[-1]
+        counts = torch.bincount(torch.tensor(made, dtype=torch.long), minlength=len(scores))
+        made.append(int((scores - 1.5 * counts - 0.5 * counts.gt(0)).argmax()))
+    assert one_engine["counted"]["tokens"] == [made]
+
+
+def test_only_allowed_tokens_are_made(one_engine: dict[str, Any]) -> None:
+    assert set(one_engine["allowed"]["tokens"][0]) <= {9, 17, 40}
+
+
+def test_a_stop_token_is_not_made_before_the_least_number(one_engine: dict[str, Any]) -> None:
+    first = one_engine["greedy"]["tokens"][0][0]
+    made = one_engine["at least three"]["tokens"][0]
+    assert len(made) >= 3
+    assert first not in made[:3]
+
+
+def test_a_bad_word_is_never_made(one_engine: dict[str, Any]) -> None:
+    first = one_engine["greedy"]["tokens"][0][0]
+    assert first not in one_engine["without the first"]["tokens"][0]
 
 
 def test_a_bias_decides(one_engine: dict[str, Any]) -> None:

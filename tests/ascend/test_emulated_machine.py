@@ -1,6 +1,7 @@
 """The settings of the emulated machine are checked before anything starts."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_a_user_s_own_setting_wins() -> None:
 
 
 @pytest.mark.parametrize("machine", [{"devices": 0}, {"soc": "h100"}, {"memory": "lots"}], ids=str)
-def test_a_machine_that_cannot_be_is_refused(machine: dict[str, object]) -> None:
+def test_a_machine_that_cannot_be_is_refused(machine: dict[str, Any]) -> None:
     from tunan_emulator import EmulatedMachine, SettingsError
 
     with pytest.raises(SettingsError):

@@ -12,85 +12,88 @@ using namespace tunan;
 namespace {
 
 void carry(Communicator* group, const HcclSendRecvItem& item) {
-  bool sends = item.sendRecvType == HCCL_SEND;
-  group->pass(static_cast<char*>(item.buf), item.count * bytes_of(item.dataType), sends ? group->rank : item.remoteRank,
-              sends ? item.remoteRank : group->rank);
+    bool sends = item.sendRecvType == HCCL_SEND;
+    group->pass(static_cast<char*>(item.buf), item.count * bytes_of(item.dataType),
+                sends ? group->rank : item.remoteRank, sends ? item.remoteRank : group->rank);
 }
 
 // Sends run beside receives: two ranks that both send first must not wait for each other.
 void carry_all(Communicator* group, const std::vector<HcclSendRecvItem>& items) {
-  std::vector<std::thread> sends;
-  std::vector<HcclFailure> failures(items.size(), HcclFailure{HCCL_SUCCESS, ""});
-  for (size_t at = 0; at < items.size(); at++)
-    if (items[at].sendRecvType == HCCL_SEND)
-      sends.emplace_back([&, at] {
-        try {
-          carry(group, items[at]);
-        } catch (const HcclFailure& failure) {
-          failures[at] = failure;
-        }
-      });
-  try {
-    for (const HcclSendRecvItem& item : items)
-      if (item.sendRecvType == HCCL_RECV) carry(group, item);
-  } catch (const HcclFailure&) {
+    std::vector<std::thread> sends;
+    std::vector<HcclFailure> failures(items.size(), HcclFailure{HCCL_SUCCESS, ""});
+    for (size_t at = 0; at < items.size(); at++)
+        if (items[at].sendRecvType == HCCL_SEND)
+            sends.emplace_back([&, at] {
+                try {
+                    carry(group, items[at]);
+                } catch (const HcclFailure& failure) {
+                    failures[at] = failure;
+                }
+            });
+    try {
+        for (const HcclSendRecvItem& item : items)
+            if (item.sendRecvType == HCCL_RECV) carry(group, item);
+    } catch (const HcclFailure&) {
+        for (std::thread& one : sends) one.join();
+        throw;
+    }
     for (std::thread& one : sends) one.join();
-    throw;
-  }
-  for (std::thread& one : sends) one.join();
-  for (const HcclFailure& failure : failures)
-    if (failure.status != HCCL_SUCCESS) throw failure;
+    for (const HcclFailure& failure : failures)
+        if (failure.status != HCCL_SUCCESS) throw failure;
 }
 
 // Between HcclGroupStart and HcclGroupEnd a thread's messages are collected, and then run at once.
 struct Group {
-  int depth = 0;
-  HcclComm comm = nullptr;
-  aclrtStream stream = nullptr;
-  std::vector<HcclSendRecvItem> items;
+    int depth = 0;
+    HcclComm comm = nullptr;
+    aclrtStream stream = nullptr;
+    std::vector<HcclSendRecvItem> items;
 };
 thread_local Group collected;
 
-HcclResult message(HcclSendRecvType kind, void* buffer, uint64_t count, HcclDataType type, uint32_t peer, HcclComm comm,
-                   aclrtStream stream) {
-  HcclSendRecvItem item{kind, buffer, count, type, peer};
-  if (collected.depth > 0) {
-    collected.comm = comm;
-    collected.stream = stream;
-    collected.items.push_back(item);
-    return HCCL_SUCCESS;
-  }
-  const char* name = kind == HCCL_SEND ? "HcclSend" : "HcclRecv";
-  return queue(stream, comm, name, [=] { carry(group_of(comm), item); });
+HcclResult message(HcclSendRecvType kind, void* buffer, uint64_t count, HcclDataType type,
+                   uint32_t peer, HcclComm comm, aclrtStream stream) {
+    HcclSendRecvItem item{kind, buffer, count, type, peer};
+    if (collected.depth > 0) {
+        collected.comm = comm;
+        collected.stream = stream;
+        collected.items.push_back(item);
+        return HCCL_SUCCESS;
+    }
+    const char* name = kind == HCCL_SEND ? "HcclSend" : "HcclRecv";
+    return queue(stream, comm, name, [=] { carry(group_of(comm), item); });
 }
 
 }  // namespace
 
 extern "C" {
 
-HcclResult HcclSend(void* buffer, uint64_t count, HcclDataType type, uint32_t to, HcclComm comm, aclrtStream stream) {
-  return message(HCCL_SEND, buffer, count, type, to, comm, stream);
+HcclResult HcclSend(void* buffer, uint64_t count, HcclDataType type, uint32_t to, HcclComm comm,
+                    aclrtStream stream) {
+    return message(HCCL_SEND, buffer, count, type, to, comm, stream);
 }
 
-HcclResult HcclRecv(void* buffer, uint64_t count, HcclDataType type, uint32_t from, HcclComm comm, aclrtStream stream) {
-  return message(HCCL_RECV, buffer, count, type, from, comm, stream);
+HcclResult HcclRecv(void* buffer, uint64_t count, HcclDataType type, uint32_t from, HcclComm comm,
+                    aclrtStream stream) {
+    return message(HCCL_RECV, buffer, count, type, from, comm, stream);
 }
 
-HcclResult HcclBatchSendRecv(HcclSendRecvItem* items, uint32_t count, HcclComm comm, aclrtStream stream) {
-  std::vector<HcclSendRecvItem> all(items, items + count);
-  return queue(stream, comm, "HcclBatchSendRecv", [=] { carry_all(group_of(comm), all); });
+HcclResult HcclBatchSendRecv(HcclSendRecvItem* items, uint32_t count, HcclComm comm,
+                             aclrtStream stream) {
+    std::vector<HcclSendRecvItem> all(items, items + count);
+    return queue(stream, comm, "HcclBatchSendRecv", [=] { carry_all(group_of(comm), all); });
 }
 
 HcclResult HcclGroupStart() {
-  collected.depth++;
-  return HCCL_SUCCESS;
+    collected.depth++;
+    return HCCL_SUCCESS;
 }
 
 HcclResult HcclGroupEnd() {
-  if (--collected.depth > 0 || collected.items.empty()) return HCCL_SUCCESS;
-  Group whole = std::exchange(collected, Group());
-  return queue(whole.stream, whole.comm, "HcclGroup",
-               [comm = whole.comm, items = whole.items] { carry_all(group_of(comm), items); });
+    if (--collected.depth > 0 || collected.items.empty()) return HCCL_SUCCESS;
+    Group whole = std::exchange(collected, Group());
+    return queue(whole.stream, whole.comm, "HcclGroup",
+                 [comm = whole.comm, items = whole.items] { carry_all(group_of(comm), items); });
 }
 
 }  // extern "C"

@@ -5,7 +5,7 @@
 #include "acl/acl.h"
 
 #define ACCEPT(NAME, ...) \
-  extern "C" aclError NAME(__VA_ARGS__) { return ACL_SUCCESS; }
+    extern "C" aclError NAME(__VA_ARGS__) { return ACL_SUCCESS; }
 
 ACCEPT(aclrtSetDeviceSatMode, aclrtFloatOverflowMode)
 ACCEPT(aclrtSetOpExecuteTimeOut, uint32_t)

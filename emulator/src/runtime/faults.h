@@ -1,15 +1,15 @@
 // Faults on demand: TUNAN_EMULATE_FAULTS="kind:key=value,key=value;kind:...".
 //
 //   oom:bytes=256M            allocations fail once a device would hold more than this
-//   ecc:after=100             the device reports an uncorrectable memory error after so many operators
-//   lost:after=100            the device stops answering after so many operators
+//   ecc:after=100             the device reports an uncorrectable memory error after so many
+//   operators lost:after=100            the device stops answering after so many operators
 //   exception:op=aclnnMm      this operator ends in an AI Core exception
 //   hccl-timeout:after=10     the 11th collective never completes on any rank
-//   slow:us=500               every operator takes so much longer
+//   slow:us=500               every operator and every queued copy takes so much longer
 //   missing:op=aclnnRmsNorm   libopapi.so lacks the operator (done by the launcher, not here)
 //
-// Each kind but `missing` takes device=N to hit one device only. tunan_emulator/faults.py checks the
-// grammar before anything starts; what this side does not know it ignores.
+// Each kind but `missing` takes device=N to hit one device only. tunan_emulator/faults.py checks
+// the grammar before anything starts; what this side does not know it ignores.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -21,6 +21,9 @@ size_t memory_limit(int device);
 
 // Called on the device's own thread before each operator; may sleep, and may fail the device.
 void before_operator(const char* name, int device);
+
+// Called on the device's own thread before each queued copy; may sleep.
+void before_copy(int device);
 
 // True when the collective that starts now on this device must never complete.
 bool collective_hangs(int device);

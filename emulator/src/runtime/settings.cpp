@@ -10,69 +10,69 @@ namespace tunan {
 namespace {
 
 std::string variable(const char* name, const char* otherwise) {
-  const char* value = getenv(name);
-  return value && *value ? value : otherwise;
+    const char* value = getenv(name);
+    return value && *value ? value : otherwise;
 }
 
 // ASCEND_RT_VISIBLE_DEVICES="2,3" leaves a process the devices it names, numbered from 0.
 int visible_devices() {
-  int all = std::atoi(variable("TUNAN_EMULATE_DEVICES", "1").c_str());
-  std::string named = variable("ASCEND_RT_VISIBLE_DEVICES", "");
-  if (named.empty()) return all;
-  int count = 0;
-  std::istringstream list(named);
-  for (std::string one; std::getline(list, one, ',');) count += std::atoi(one.c_str()) < all;
-  return count;
+    int all = std::atoi(variable("TUNAN_EMULATE_DEVICES", "1").c_str());
+    std::string named = variable("ASCEND_RT_VISIBLE_DEVICES", "");
+    if (named.empty()) return all;
+    int count = 0;
+    std::istringstream list(named);
+    for (std::string one; std::getline(list, one, ',');) count += std::atoi(one.c_str()) < all;
+    return count;
 }
 
 int open_trace() {
-  const std::string& path = settings().trace;
-  if (path.empty()) return -1;
-  return open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    const std::string& path = settings().trace;
+    if (path.empty()) return -1;
+    return open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 }
 
 int trace_file() {
-  static int file = open_trace();
-  return file;
+    static int file = open_trace();
+    return file;
 }
 
 }  // namespace
 
 size_t parse_bytes(const std::string& text) {
-  char* end = nullptr;
-  double number = strtod(text.c_str(), &end);
-  switch (end ? *end : 0) {
-    case 'K': number *= 1ull << 10; break;
-    case 'M': number *= 1ull << 20; break;
-    case 'G': number *= 1ull << 30; break;
-    default: break;
-  }
-  return static_cast<size_t>(number);
+    char* end = nullptr;
+    double number = strtod(text.c_str(), &end);
+    switch (end ? *end : 0) {
+        case 'K': number *= 1ull << 10; break;
+        case 'M': number *= 1ull << 20; break;
+        case 'G': number *= 1ull << 30; break;
+        default: break;
+    }
+    return static_cast<size_t>(number);
 }
 
 const Settings& settings() {
-  static const Settings read{
-      visible_devices(),
-      parse_bytes(variable("TUNAN_EMULATE_MEMORY", "4G")),
-      variable("TUNAN_EMULATE_SOC", "Ascend910B3"),
-      variable("TUNAN_EMULATE_TRACE", ""),
-      variable("TUNAN_EMULATE_FAULTS", ""),
-  };
-  return read;
+    static const Settings read{
+        visible_devices(),
+        parse_bytes(variable("TUNAN_EMULATE_MEMORY", "4G")),
+        variable("TUNAN_EMULATE_SOC", "Ascend910B3"),
+        variable("TUNAN_EMULATE_TRACE", ""),
+        variable("TUNAN_EMULATE_FAULTS", ""),
+    };
+    return read;
 }
 
 bool tracing() { return trace_file() >= 0; }
 
 void trace(const std::string& line) {
-  if (!tracing()) return;
-  std::string whole = line + "\n";
-  // One write a line, so that lines of several processes do not mix.
-  if (write(trace_file(), whole.data(), whole.size()) < 0) return;
+    if (!tracing()) return;
+    std::string whole = line + "\n";
+    // One write a line, so that lines of several processes do not mix.
+    if (write(trace_file(), whole.data(), whole.size()) < 0) return;
 }
 
 }  // namespace tunan
 
 extern "C" int tunan_unimplemented(const char* symbol) {
-  tunan::trace(std::string("stub ") + symbol);
-  return 0;
+    tunan::trace(std::string("stub ") + symbol);
+    return 0;
 }

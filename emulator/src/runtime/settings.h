@@ -6,11 +6,11 @@
 namespace tunan {
 
 struct Settings {
-  int devices;               // TUNAN_EMULATE_DEVICES, 1, or those of ASCEND_RT_VISIBLE_DEVICES
-  size_t memory;             // TUNAN_EMULATE_MEMORY, bytes a device, 4 GiB
-  std::string soc;           // TUNAN_EMULATE_SOC as aclrtGetSocName spells it, Ascend910B3
-  std::string trace;         // TUNAN_EMULATE_TRACE: a file that gets a line for each operator
-  std::string faults;        // TUNAN_EMULATE_FAULTS, see faults.h
+    int devices;         // TUNAN_EMULATE_DEVICES, 1, or those of ASCEND_RT_VISIBLE_DEVICES
+    size_t memory;       // TUNAN_EMULATE_MEMORY, bytes a device, 4 GiB
+    std::string soc;     // TUNAN_EMULATE_SOC as aclrtGetSocName spells it, Ascend910B3
+    std::string trace;   // TUNAN_EMULATE_TRACE: a file that gets a line for each operator
+    std::string faults;  // TUNAN_EMULATE_FAULTS, see faults.h
 };
 
 const Settings& settings();

@@ -8,12 +8,13 @@
 namespace tunan {
 
 struct Task {
-  std::function<void()> run;
-  const char* name = nullptr;  // set for operators: they are traced, and skipped on a broken device
+    std::function<void()> run;
+    const char* name =
+        nullptr;  // set for operators: they are traced, and skipped on a broken device
 };
 
-// Runs the task on the stream (null: the default stream), or records it when a graph is being captured
-// or a captured group of tasks is being updated through this stream.
+// Runs the task on the stream (null: the default stream), or records it when a graph is being
+// captured or a captured group of tasks is being updated through this stream.
 void submit(aclrtStream stream, Task task);
 
 // Runs the task on the stream even while a graph is being captured.

@@ -25,6 +25,9 @@ def main() -> None:
         prompt = {"prompt_token_ids": request.pop("prompt")}
         if "logit_bias" in request:  # JSON has no integers for keys
             request["logit_bias"] = {int(k): v for k, v in request["logit_bias"].items()}
+        if "bad_tokens" in request:
+            decode = engine.get_tokenizer().decode
+            request["bad_words"] = [decode([token]) for token in request.pop("bad_tokens")]
         (output,) = engine.generate([prompt], SamplingParams(**request), use_tqdm=False)
         first = output.outputs[0].logprobs
         answers.append(
@@ -32,6 +35,10 @@ def main() -> None:
                 "tokens": [list(sample.token_ids) for sample in output.outputs],
                 "cached": output.num_cached_tokens,
                 "logprobs": {k: v.logprob for k, v in first[0].items()} if first else None,
+                "prompt_logprobs": [
+                    {k: v.logprob for k, v in one.items()}
+                    for one in (output.prompt_logprobs or [])[1:]
+                ],
             }
         )
     sys.stdout.write(f"RESULT {json.dumps(answers)}\n")
