@@ -4,13 +4,15 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,25 @@ class Served:
         body = {"model": self.model, "prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0}
         return self.ask("/v1/completions", body | options)
 
+    def stream(self, tokens: int, **options: object) -> Generator[str, None, None]:
+        """The text of each chunk of a streamed greedy completion, as it comes."""
+        host, port = self.url.removeprefix("http://").split(":")
+        connection = HTTPConnection(host, int(port), timeout=60)
+        body = {"model": self.model, "prompt": [5, 6, 7], "max_tokens": tokens,
+                "temperature": 0, "ignore_eos": True, "stream": True, **options}  # fmt: skip
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/completions", json.dumps(body), headers)
+        response = connection.getresponse()
+        try:
+            while chunk := response.read1():
+                yield chunk.decode()
+        finally:
+            # A plain close would wait for the rest of the body.
+            if connection.sock is not None:
+                connection.sock.shutdown(socket.SHUT_RDWR)
+            response.close()
+            connection.close()
+
     def engine_processes(self) -> list[int]:
         """Every process below this `tunan serve`."""
         from tunan.supervisor.process import descendants
@@ -93,15 +114,24 @@ class Served:
         return self.process.wait(PATIENCE_S)
 
 
+TUNAN = (sys.executable, "-m", "tunan")
+
+
 @contextlib.contextmanager
-def serving(model: Path, folder: Path, *options: str) -> Iterator[Served]:
-    """Starts `tunan serve` on a free port; nothing of it is left afterwards."""
-    command = [
-        sys.executable, "-m", "tunan", "serve", str(model), "--json", "--port", "0",
-        *SMALL, *options,
-    ]  # fmt: skip
+def serving(
+    model: Path,
+    folder: Path,
+    *options: str,
+    tunan: Sequence[str] = TUNAN,
+    environment: Mapping[str, str] = os.environ,
+) -> Iterator[Served]:
+    """Starts `tunan serve` on a free port; nothing of it is left afterwards.
+
+    `tunan` is the command to run it by, in `environment`.
+    """
+    command = [*tunan, "serve", str(model), "--json", "--port", "0", *SMALL, *options]
     environment = {
-        **os.environ,
+        **environment,
         "XDG_STATE_HOME": str(folder / "state"),
         # One cache for all servers of a test run, as a user has.
         "XDG_CACHE_HOME": str(folder.parent / "tunan-test-cache"),
@@ -125,6 +155,17 @@ def serving(model: Path, folder: Path, *options: str) -> Iterator[Served]:
                 os.kill(pid, signal.SIGKILL)
         if process.stdout is not None:
             process.stdout.close()
+
+
+def rest_of(chunks: Generator[str, None, None]) -> tuple[str, bool]:
+    """What still comes of a stream, and whether it comes to its proper end."""
+    text = ""
+    try:
+        for chunk in chunks:
+            text += chunk
+    except IncompleteRead:
+        return text, False
+    return text, True
 
 
 def running(pid: int) -> bool:

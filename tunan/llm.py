@@ -63,17 +63,20 @@ class LLM:
 def _cpu_or_npu_arguments(
     model: str | os.PathLike[str], device: str | None, ranks: int, kwargs: dict[str, Any]
 ) -> dict[str, Any]:
+    from tunan.ascend.emulated import EmulatedDevices
     from tunan.ascend.target import require, resolve_target
+    from tunan.config.deployment import Parallel
 
     if device not in _TARGET_OF_DEVICE:
         raise UsageError(f"device: {device!r} is not known; use 'cpu' or 'npu'")
-    target = resolve_target(_TARGET_OF_DEVICE[device])
+    emulated = EmulatedDevices.of(os.environ)
+    target = resolve_target(_TARGET_OF_DEVICE[device], emulated)
     path = Path(model)
     arguments: dict[str, Any] = {"model": str(path), "tensor_parallel_size": ranks}
     if (path / "tunan.json").is_file():
         arguments["load_format"] = "tunan"
     if target != "cpu":
-        require(target)
+        require(target, Parallel(tensor=ranks), emulated)
         return arguments
     return arguments | _cpu_arguments(path, ranks, kwargs)
 

@@ -71,6 +71,7 @@ def test_the_310p_computes_in_float16() -> None:
         ({"nodes": ["a", "b"]}, "1 ranks .* over 2 nodes"),
         ({"parallel": {"tensor": 4, "devices": [0]}}, "names 1 devices, each node needs 4"),
         ({"memory": {"kv_cache": "fp8"}}, "no kernels on Ascend"),
+        ({"memory": {"kv_cache": "int8"}}, "int8 is for CPUs"),
     ],
 )
 def test_what_cannot_work_is_refused(values: dict[str, Any], message: str) -> None:

@@ -135,3 +135,13 @@ def test_an_address_may_end_in_a_slash(
 @pytest.mark.parametrize("words", [("--api-key", "a\nb"), ("--url", "ftp://127.0.0.1")])
 def test_a_key_or_an_address_of_the_wrong_form_is_wrong_use(words: tuple[str, str]) -> None:
     assert main(["chat", *words, "Hello"]) == 2
+
+
+def test_a_server_that_is_not_there_is_said_in_one_clear_line(
+    capsys: pytest.CaptureFixture[str], unused_tcp_port: int
+) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    assert main(["chat", "--url", url, "hello"]) == 3
+    assert capsys.readouterr().err == (
+        f"tunan: no answer from {url}: nothing listens there; is `tunan serve` running there?\n"
+    )

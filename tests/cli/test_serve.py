@@ -1,6 +1,8 @@
 """`tunan serve` up to the point where an engine would start."""
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.models import write_llama
 from tunan.cli.main import main
 
 
@@ -60,6 +63,34 @@ def test_too_little_memory_is_an_outside_problem(
     assert "not enough memory" in error_of(capsys)
 
 
+def test_a_truncated_block_is_found_before_the_engine_starts(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_llama(tmp_path / "source")
+    converted = tmp_path / "converted"
+    assert main(["convert", str(source), str(converted)]) == 0
+    block = next(converted.glob("*.safetensors"))
+    block.write_bytes(block.read_bytes()[:-1])
+    capsys.readouterr()
+    assert main(["serve", str(converted), "--port", "0", "--target", "cpu"]) == 1
+    assert f"{block}: has {block.stat().st_size} bytes, tunan.json says" in error_of(capsys)
+
+
+def test_sigterm_before_the_engine_is_started_ends_with_status_0(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """A named pipe for the configuration holds it there."""
+    os.mkfifo(tmp_path / "deploy.yaml")
+    command = [sys.executable, "-m", "tunan", "serve", "--config", str(tmp_path / "deploy.yaml")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        # Opening the pipe for writing waits for the reader, which is then in its verb.
+        with (tmp_path / "deploy.yaml").open("w"):
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
 def test_an_npu_that_is_not_there_is_an_outside_problem(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +117,36 @@ def test_options_and_engine_flags_lie_on_top_of_the_file(
     assert "--max-model-len=64" in node["command"]
     assert "--dtype=float32" in node["command"]
     assert node["command"][-2:] == ["--seed", "7"]
+
+
+def test_the_printed_command_of_a_cpu_has_a_private_directory_as_a_run_has(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(checkpoint), "--target", "cpu", "--print-command"]) == 0
+    script = capsys.readouterr().out
+    lines = script.splitlines()
+    assert lines[1].startswith("RUN=$(mktemp -d ")
+    assert 'export TMPDIR="$RUN"' in lines
+    assert 'export TUNAN_PROGRESS_SOCKET="$RUN"/progress.sock' in lines
+    assert '--uds="$RUN"/engine.sock' in script
+    # Up to the command itself it can be run.
+    setup = "\n".join(line for line in lines if line.startswith(("RUN", "export")))
+    shown = subprocess.run(
+        ["bash", "-euc", setup + '\necho "$TMPDIR"; rmdir "$RUN"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.startswith("/tmp/tunan-")
+
+
+def test_a_command_for_a_checkpoint_that_is_elsewhere_says_what_it_cannot_know(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "/models/elsewhere", "--target", "ascend910b", "--print-command"]) == 0
+    assert "add --load-format=tunan if it is a converted one" in capsys.readouterr().err
+    assert main(["serve", str(checkpoint), "--target", "ascend910b", "--print-command"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_printed_script_is_valid_shell(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,6 @@ from tunan.errors import UsageError
         ("scheduler", {"ttft_ms": 120}, "scheduler.ttft_ms"),
         ("scheduler", {"tpot_ms": 50}, "scheduler.tpot_ms"),
         ("memory", {"swap_gib": 16}, "memory.swap_gib"),
-        ("memory", {"kv_cache": "int8"}, "memory.kv_cache: int8"),
         ("monitor", {"port": 8000}, "monitor.port"),
     ],
 )

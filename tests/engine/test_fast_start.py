@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.serving import wait_until_gone
-from tunan.engine import fast_start
+from tunan.engine import api_server, fast_start
 
 # Importing vLLM uses parts of torch that torch calls deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -40,6 +40,17 @@ def test_vllm_is_the_version_it_was_checked_against() -> None:
     from vllm.version import __version__
 
     assert __version__.split("+")[0] == fast_start.CHECKED_VLLM
+
+
+def test_vllms_flags_are_read_by_its_own_parser(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["launcher", "--model=/m", "--max-num-seqs=3"])
+    assert api_server.parse_arguments().max_num_seqs == 3
+    monkeypatch.setattr(sys, "argv", ["launcher", "--no-such-flag"])
+    with pytest.raises(SystemExit, match="2"):
+        api_server.parse_arguments()
+    assert "error: unrecognized arguments: --no-such-flag" in capsys.readouterr().err
 
 
 def test_the_cpu_platform_still_forces_spawn_and_a_worker_process() -> None:

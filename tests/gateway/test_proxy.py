@@ -9,6 +9,7 @@ import pytest
 from yarl import URL
 
 from tests.gateway.engines import front_door
+from tunan.gateway.replica import Stage
 
 
 async def test_method_path_query_and_body_arrive_as_they_were(tmp_path: Path) -> None:
@@ -68,6 +69,16 @@ async def test_a_broken_stream_ends_with_an_error_event_and_a_cut(
         assert b'"engine_lost"' in events[-2]
         assert events[-1] == b""
         assert b"[DONE]" not in received
+
+
+async def test_a_stream_cut_by_a_shutdown_is_told_so(tmp_path: Path) -> None:
+    async with front_door(tmp_path) as door, door.client.get(door.url + "/dies") as answer:
+        door.replica.move(Stage.DRAINING)
+        received, complete = await _read(answer)
+        assert not complete
+        assert b'"server_shutting_down"' in received
+        assert b"shutting down" in received
+        assert b"died" not in received
 
 
 async def test_a_broken_plain_answer_is_cut(tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ def test_what_the_deployment_sets_becomes_vllms_flags() -> None:
         assert flag in given
 
 
+@pytest.mark.parametrize(("key", "name"), [("fp8", "fp8"), ("int8", "int8_per_token_head")])
+def test_the_type_of_the_kv_cache_is_handed_over_by_vllms_name(key: str, name: str) -> None:
+    assert f"--kv-cache-dtype={name}" in arguments(memory={"kv_cache": key})
+    assert not any(flag.startswith("--kv-cache-dtype") for flag in arguments())
+
+
 @pytest.mark.parametrize(("wish", "eager"), [(None, True), (True, True), (False, False)])
 def test_the_model_is_compiled_only_if_asked_for(wish: bool | None, eager: bool) -> None:
     assert ("--enforce-eager" in arguments(model={"path": "/m", "enforce_eager": wish})) is eager

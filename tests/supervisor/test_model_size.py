@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tunan.errors import UsageError
-from tunan.supervisor.model_size import measure
+from tunan.checkpoint.manifest import Block, Manifest, Origin
+from tunan.errors import CheckFailedError, UsageError
+from tunan.supervisor.model_size import check_blocks, measure
 
 LLAMA = {
     "num_hidden_layers": 2,
@@ -65,3 +66,62 @@ def test_what_is_no_checkpoint_is_said_in_one_line(
     prepare(path)  # type: ignore[operator]
     with pytest.raises(UsageError, match=message):
         measure(path)
+
+
+def converted(folder: Path) -> Path:
+    """A manifest with a plain block of 8 bytes and one for each of two ranks, all there."""
+    blocks = [
+        ("model-00001-of-00001.safetensors", None),
+        ("tensor-parallel-2/rank-0/model-00001-of-00001.safetensors", 0),
+        ("tensor-parallel-2/rank-1/model-00001-of-00001.safetensors", 1),
+    ]
+    for file, _ in blocks:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(bytes(8))
+    manifest = Manifest(
+        model_name="m",
+        architecture="LlamaForCausalLM",
+        precision="bf16",
+        target="cpu",
+        max_batch_size=1,
+        tensor_parallel_degree=2,
+        pipeline_parallel_degree=1,
+        operators={},
+        blocks=tuple(
+            Block(file=file, bytes=8, sha256="0" * 64, layers=(), rank=rank)
+            for file, rank in blocks
+        ),
+        files=(),
+        source=Origin(path="/m", sha256="0" * 64),
+        tool="test",
+    )
+    (folder / "tunan.json").write_text(manifest.model_dump_json())
+    return folder
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> Path:
+    return converted(tmp_path)
+
+
+def test_blocks_that_are_as_listed_pass(blocks: Path) -> None:
+    check_blocks(blocks, 2)
+
+
+def test_a_truncated_block_is_named(blocks: Path) -> None:
+    (blocks / "model-00001-of-00001.safetensors").write_bytes(bytes(5))
+    with pytest.raises(CheckFailedError, match=r"00001.safetensors: has 5 bytes, .* says 8"):
+        check_blocks(blocks, 1)
+
+
+def test_a_missing_block_of_a_rank_is_named_where_that_many_ranks_are_asked_for(
+    blocks: Path,
+) -> None:
+    (blocks / "tensor-parallel-2/rank-1/model-00001-of-00001.safetensors").unlink()
+    check_blocks(blocks, 1)
+    with pytest.raises(CheckFailedError, match=r"rank-1/.*lists this block, but: No such file"):
+        check_blocks(blocks, 2)
+
+
+def test_a_checkpoint_that_was_not_converted_has_nothing_to_check(tmp_path: Path) -> None:
+    check_blocks(checkpoint(tmp_path, LLAMA), 1)

@@ -8,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.serving import running
-from tunan.supervisor.process import EngineProcess, descendants, launcher_command
+from tunan.supervisor.process import Ending, EngineProcess, descendants, launcher_command
 
 # Ignores SIGTERM and has a child that does so too: the worst engine to stop.
 STUBBORN = """
@@ -26,11 +28,11 @@ async def start(tmp_path: Path) -> tuple[EngineProcess, list[int]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", STUBBORN, f"{tmp_path}/", start_new_session=True
     )
-    return EngineProcess(process), await asyncio.to_thread(both_started, tmp_path)
+    return EngineProcess(process), await asyncio.to_thread(started, tmp_path, 2)
 
 
-def both_started(folder: Path) -> list[int]:
-    while len(files := list(folder.iterdir())) < 2:
+def started(folder: Path, processes: int) -> list[int]:
+    while len(files := list(folder.iterdir())) < processes:
         time.sleep(0.01)
     return [int(file.name) for file in files]
 
@@ -47,16 +49,53 @@ async def test_the_end_of_a_descendant_is_noticed(tmp_path: Path) -> None:
     assert sorted([engine.pid, child]) == sorted(pids)
     engine.watch_descendants()
     os.kill(child, signal.SIGKILL)
-    assert f"(pid {child}) ended" in await asyncio.wait_for(engine.died(), 10)
+    assert f"(pid {child})" in (await asyncio.wait_for(engine.died(), 10)).process
+    await engine.kill()
+
+
+BUSY = """
+import subprocess, sys, time
+with subprocess.Popen(["sleep", "0.5"]) as helper:
+    open(sys.argv[1] + str(helper.pid), "w").close()
+    helper.wait()
+time.sleep(60)
+"""
+
+
+async def test_a_helper_program_may_end(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", BUSY, f"{tmp_path}/", start_new_session=True
+    )
+    engine = EngineProcess(process)
+    (helper,) = await asyncio.to_thread(started, tmp_path, 1)
+    engine.watch_descendants()
+    while running(helper):  # noqa: ASYNC110  # another process
+        await asyncio.sleep(0.01)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(engine.died(), 0.3)
     await engine.kill()
 
 
 async def test_the_end_of_the_process_itself_is_noticed(tmp_path: Path) -> None:
     engine, _ = await start(tmp_path)
     os.kill(engine.pid, signal.SIGKILL)
-    assert "API server" in await asyncio.wait_for(engine.died(), 10)
+    ending = await asyncio.wait_for(engine.died(), 10)
+    assert "the API server process" in ending.describe()
     assert await engine.exit_status(5) == -signal.SIGKILL
     await engine.kill()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (None, "EngineCore (pid 7) ended"),
+        (1, "EngineCore (pid 7) ended with status 1"),
+        (-9, "EngineCore (pid 7) was killed by SIGKILL, perhaps for lack of memory"),
+        (-11, "EngineCore (pid 7) was killed by SIGSEGV"),
+    ],
+)
+def test_an_ending_is_told_in_words(status: int | None, words: str) -> None:
+    assert Ending("EngineCore (pid 7)", status).describe() == words
 
 
 def test_python_files_where_tunan_was_called_from_are_not_imported(tmp_path: Path) -> None:

@@ -3,16 +3,14 @@
 import json
 import os
 import signal
-import socket
 import time
-from collections.abc import Generator, Iterator
-from http.client import HTTPConnection, IncompleteRead
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.models import write_llama
-from tests.serving import Served, serving, wait_until_gone
+from tests.serving import Served, rest_of, serving, wait_until_gone
 from tunan.cli.main import main
 
 pytestmark = pytest.mark.engine
@@ -88,7 +86,7 @@ def test_a_completion_and_its_stream_give_the_same_tokens(ready: Served) -> None
 
 
 def test_the_stream_is_not_held_back(ready: Served) -> None:
-    chunks = _stream(ready, 64)
+    chunks = ready.stream(64)
     next(chunks)
     # The engine is still answering when the first event is already here.
     assert _running_requests(ready) == 1
@@ -96,7 +94,7 @@ def test_the_stream_is_not_held_back(ready: Served) -> None:
 
 
 def test_a_client_that_goes_away_frees_the_engine(ready: Served) -> None:
-    chunks = _stream(ready, 400)
+    chunks = ready.stream(400)
     next(chunks)
     chunks.close()
     deadline = time.monotonic() + 20
@@ -137,7 +135,7 @@ def test_no_prompt_and_no_key_is_in_the_log(ready: Served) -> None:
 def test_sigterm_lets_the_running_stream_finish_and_exits_0(ready: Served) -> None:
     """The last test of this server: it is stopped here."""
     below = ready.engine_processes()
-    chunks = _stream(ready, 300)
+    chunks = ready.stream(300)
     events = [next(chunks)]
     ready.process.send_signal(signal.SIGTERM)
     ready.wait_for("draining")
@@ -153,17 +151,35 @@ def test_a_killed_engine_core_ends_the_service_with_one_line(model: Path, tmp_pa
     with serving(model, tmp_path, "--warmup-requests", "0") as server:
         server.wait_until_ready()
         below = server.engine_processes()
-        chunks = _stream(server, 400)
+        chunks = server.stream(400)
         next(chunks)
-        os.kill(below[-1], signal.SIGKILL)
-        text, complete = _rest(chunks)
+        (core,) = [pid for pid in below if "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text()]
+        os.kill(core, signal.SIGKILL)
+        text, complete = rest_of(chunks)
         # vLLM says it in an error event if it still can; otherwise the stream is cut.
         assert '"error"' in text or not complete
         assert server.process.wait(20) == 3
         lines = server.stderr.read_text().splitlines()
         assert len(lines) == 1
-        assert lines[0].startswith("tunan: the engine died: ")
+        assert lines[0].startswith(f"tunan: the engine died: VLLM::EngineCore (pid {core}) ")
         assert wait_until_gone(below) == []
+
+
+def test_a_flag_that_vllm_refuses_is_wrong_use(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path, "--", "--no-such-flag") as server:
+        assert server.process.wait(120) == 2
+        lines = server.stderr.read_text().splitlines()
+        assert len(lines) == 1
+        assert "given after `--`: unrecognized arguments: --no-such-flag" in lines[0]
+
+
+def test_a_start_that_stands_still_is_given_up(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path, "--startup-timeout", "0.5") as server:
+        assert server.process.wait(60) == 3
+        lines = server.stderr.read_text().splitlines()
+        assert len(lines) == 1
+        assert "the engine has stood at 'starting' for 0.5 s" in lines[0]
+        assert server.engine_processes() == []
 
 
 def test_killing_the_supervisor_leaves_no_engine(model: Path, tmp_path: Path) -> None:
@@ -180,13 +196,13 @@ def test_a_second_signal_ends_at_once_and_leaves_nothing(model: Path, tmp_path: 
     with serving(model, tmp_path, "--warmup-requests", "0") as server:
         server.wait_until_ready()
         below = server.engine_processes()
-        chunks = _stream(server, 500)
+        chunks = server.stream(500)
         next(chunks)
         server.process.send_signal(signal.SIGINT)
         server.wait_for("draining")
         assert server.stop(signal.SIGINT) == 128 + signal.SIGINT
         assert wait_until_gone(below) == []
-        _rest(chunks)
+        rest_of(chunks)
 
 
 def test_a_model_the_engine_refuses_ends_with_its_reason(model: Path, tmp_path: Path) -> None:
@@ -202,38 +218,6 @@ def test_a_model_the_engine_refuses_ends_with_its_reason(model: Path, tmp_path: 
         lines = server.stderr.read_text().splitlines()
         assert len(lines) == 1
         assert "NoSuchForCausalLM" in lines[0]
-
-
-def _stream(server: Served, tokens: int) -> Generator[str, None, None]:
-    """The text of each chunk of a streamed completion, as it comes."""
-    host, port = server.url.removeprefix("http://").split(":")
-    connection = HTTPConnection(host, int(port), timeout=60)
-    body = {"model": server.model, "prompt": [5, 6, 7], "max_tokens": tokens,
-            "temperature": 0, "ignore_eos": True, "stream": True}  # fmt: skip
-    connection.request(
-        "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
-    )
-    response = connection.getresponse()
-    try:
-        while chunk := response.read1():
-            yield chunk.decode()
-    finally:
-        # A plain close would wait for the rest of the body.
-        if connection.sock is not None:
-            connection.sock.shutdown(socket.SHUT_RDWR)
-        response.close()
-        connection.close()
-
-
-def _rest(chunks: Generator[str, None, None]) -> tuple[str, bool]:
-    """What still comes of a stream, and whether it comes to its proper end."""
-    text = ""
-    try:
-        for chunk in chunks:
-            text += chunk
-    except IncompleteRead:
-        return text, False
-    return text, True
 
 
 def _running_requests(server: Served) -> int:

@@ -1,7 +1,8 @@
 """The vllm + vllm-ascend command for each machine of a deployment.
 
 Flags and variables were checked against the sources of vllm 0.23.0 and vllm-ascend 0.23.0
-(its DeepSeek-R1 and multi-node tutorials); nothing here has run on an NPU.
+(its DeepSeek-R1 and multi-node tutorials); those for one machine run on emulated devices, nothing
+here has run on an NPU.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any
 from tunan.config import Deployment
 from tunan.errors import UsageError
 
+GIB = 1 << 30
 MASTER_PORT = 29501
 # One allow-list for all plugin groups: without its own names here vllm-ascend's platform
 # would not load.
@@ -65,7 +67,7 @@ def node_commands(
         str(deployment.model.path),
         f"--served-model-name={deployment.served_model_name}",
         *flags,
-        *_ascend_flags(deployment, target, config),
+        *_ascend_flags(deployment, target, config, binds_cpus=True),
         *deployment.engine_arguments,
     )
     return tuple(
@@ -78,15 +80,39 @@ def node_commands(
     )
 
 
+def local_flags(deployment: Deployment, target: str, emulated: bool) -> list[str]:
+    """The flags only Ascend needs, for an engine on this machine. Raises `UsageError`.
+
+    Emulated devices have no CPUs near them, and no npu-smi to ask.
+    """
+    _check_types(deployment, target)
+    config = _checkpoint_config(deployment.model.path)
+    return _ascend_flags(deployment, target, config, binds_cpus=not emulated)
+
+
+def local_environment(deployment: Deployment) -> dict[str, str]:
+    """The variables to add for an engine on this machine. Raises `UsageError`."""
+    return _environment(deployment, None, deployment.parallel.world_size)
+
+
 def _check_types(deployment: Deployment, target: str) -> None:
     if deployment.memory.kv_cache == "fp8":
         raise UsageError("memory.kv_cache: fp8 has no kernels on Ascend A2, A3 and 310P; use auto")
+    if deployment.memory.kv_cache == "int8":
+        raise UsageError(
+            "memory.kv_cache: int8 is for CPUs; on Ascend the checkpoint says so itself, use auto"
+        )
     if target == "ascend310p" and deployment.model.dtype not in ("auto", "float16"):
         raise UsageError("model.dtype: the 310P has float16 only; use float16 or auto")
 
 
-def _ascend_flags(deployment: Deployment, target: str, config: Mapping[str, Any]) -> list[str]:
-    flags = [f"--gpu-memory-utilization={deployment.memory.utilization}"]
+def _ascend_flags(
+    deployment: Deployment, target: str, config: Mapping[str, Any], binds_cpus: bool
+) -> list[str]:
+    memory = deployment.memory
+    flags = [f"--gpu-memory-utilization={memory.utilization}"]
+    if memory.kv_cache_gib is not None:
+        flags.append(f"--kv-cache-memory-bytes={int(memory.kv_cache_gib * GIB)}")
     if target == "ascend310p" and deployment.model.dtype == "auto":
         flags.append("--dtype=float16")
     if (deployment.model.path / "quant_model_description.json").is_file():
@@ -99,7 +125,7 @@ def _ascend_flags(deployment: Deployment, target: str, config: Mapping[str, Any]
         flags.append("--enforce-eager")
     else:
         flags.append(f"--compilation-config={json.dumps({'cudagraph_mode': 'FULL_DECODE_ONLY'})}")
-    return [*flags, f"--additional-config={json.dumps({'enable_cpu_binding': True})}"]
+    return [*flags, f"--additional-config={json.dumps({'enable_cpu_binding': binds_cpus})}"]
 
 
 def _place(deployment: Deployment, index: int) -> list[str]:

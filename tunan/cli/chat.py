@@ -12,7 +12,7 @@ from tunan.cli.waiting import wait_until_ready
 from tunan.errors import OutsideError, UsageError
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from aiohttp import ClientError, ClientSession
 
 EXAMPLE = """examples:
   tunan chat "What is the Peng?"
@@ -90,10 +90,19 @@ async def _chat(args: argparse.Namespace, prompt: str) -> int:
         raise
     except (aiohttp.ClientError, OSError) as error:
         raise OutsideError(
-            f"no answer from {args.url} ({error or type(error).__name__}); "
-            "is `tunan serve` running there?"
+            f"no answer from {args.url}: {_reason(error)}; is `tunan serve` running there?"
         ) from None
     return 0
+
+
+def _reason(error: "ClientError | OSError") -> str:
+    """Why there is no answer, without the client library's own notes on the connection."""
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, ConnectionRefusedError):
+        return "nothing listens there"
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(cause) or type(cause).__name__
 
 
 def _options(args: argparse.Namespace, model: str) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import Any
 from tunan.errors import OutsideError, UsageError
 
 _EXAMPLE = """\
-example:
+examples:
   tunan emulate -- python -c "import torch, torch_npu; print(torch.ones(3).npu() + 1)"
-  tunan emulate --devices 2 --faults ecc:after=500,device=1 -- tunan serve DIR
+  tunan emulate -- tunan serve DIR --kv-cache-gib 0.5
+  tunan emulate --faults ecc:after=8000 -- tunan serve DIR --kv-cache-gib 0.5     (dies serving)
 """
 
 

@@ -1,6 +1,8 @@
 """`tunan serve`: starts the engine for a checkpoint and answers over the OpenAI API."""
 
 import argparse
+import os
+import signal
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,9 +47,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--enforce-eager",
         action=argparse.BooleanOptionalAction,
-        help="no torch.compile: a faster first start, slower answers (default: compile)",
+        help="no torch.compile: a faster first start (default: eager on a CPU, graphs on an NPU)",
     )
     parser.add_argument("--warmup-requests", type=int, metavar="N", help="0: no warm-up")
+    parser.add_argument(
+        "--startup-timeout", type=float, metavar="SECONDS", help="a start may stand still so long"
+    )
     parser.add_argument("--shutdown-timeout", type=float, metavar="SECONDS", help="drain at most")
     parser.add_argument("--api-keys-file", type=Path, metavar="FILE", help="one key a line")
     parser.add_argument("--print-command", action="store_true", help="print it, do not start")
@@ -58,6 +63,20 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C: 0 after a drain."""
+    # Before there is anything to drain it has only to end.
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        return _run(args)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(_number: int, _frame: object) -> None:
+    raise SystemExit(0)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from tunan.ascend.emulated import EmulatedDevices
     from tunan.ascend.target import require, resolve_target
     from tunan.config import refuse_unavailable
     from tunan.supervisor.print_command import print_command
@@ -65,19 +84,17 @@ def run(args: argparse.Namespace) -> int:
 
     deployment = deployment_of(args)
     refuse_unavailable(deployment)
-    target = resolve_target(deployment.target)
+    emulated = EmulatedDevices.of(os.environ)
+    target = resolve_target(deployment.target, emulated)
     if args.print_command:
         print_command(deployment, target, as_json=args.json)
         return 0
     if target != "cpu":
-        require(target)
-        raise UsageError(
-            "starting on an NPU from here is not available in this version; "
-            "run what `tunan serve --print-command` prints"
-        )
+        require(target, deployment.parallel, emulated)
     _refuse_several_machines(deployment)
     _warn_if_open(deployment)
-    return serve(deployment, Options(verbose=args.verbose, as_json=args.json))
+    options = Options(target, emulated, verbose=args.verbose, as_json=args.json)
+    return serve(deployment, options)
 
 
 def deployment_of(args: argparse.Namespace) -> "Deployment":
@@ -112,6 +129,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
             "host": args.host,
             "port": args.port,
             "api_keys_file": str(args.api_keys_file) if args.api_keys_file else None,
+            "startup_timeout_s": args.startup_timeout,
             "shutdown_timeout_s": args.shutdown_timeout,
         },
         "engine_arguments": args.engine_arguments or None,

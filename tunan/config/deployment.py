@@ -158,6 +158,12 @@ class Gateway(Section):
         default=None, description="One key a line: plain or sha256:HEX"
     )
     max_body_mib: float = Field(default=32, gt=0, strict=False, description="Largest request body")
+    startup_timeout_s: float = Field(
+        default=1800,
+        gt=0,
+        strict=False,
+        description="How long a start may stand still (loading and warm-up count as going on)",
+    )
     shutdown_timeout_s: float = Field(
         default=30, ge=0, strict=False, description="How long running streams may finish on SIGTERM"
     )

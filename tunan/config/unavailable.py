@@ -23,5 +23,3 @@ def refuse_unavailable(deployment: Deployment) -> None:
     for key, asked, instead in _ON_ANY_TARGET:
         if asked(deployment):
             raise UsageError(f"`{key}` is not available in this version; {instead}")
-    if deployment.memory.kv_cache == "int8":
-        raise UsageError("`memory.kv_cache: int8` is not available in this version; use auto")

@@ -11,7 +11,7 @@ the worker itself (vLLM's `uni` executor, its default elsewhere too).
 Nothing of vLLM is patched: `build_async_engine_client` and `run_server` are put together
 anew from their public parts, with those two choices made between the parts. Checked
 against vLLM 0.32.0. Where the parts differ (`parts_fit`) or a second thread could be caught
-by the fork, vLLM's own `run_server` is used.
+by the fork, vLLM's own `run_server` is used; on an NPU, whose driver does not survive a fork, too.
 """
 
 import gc
@@ -23,6 +23,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from tunan.engine.api_server import parse_arguments, run_server
+
 CHECKED_VLLM = "0.32.0"
 ENGINE_CPUS = "TUNAN_ENGINE_CPUS"
 STOCK_START = "TUNAN_STOCK_START"  # set to 1 to start exactly as vLLM does
@@ -31,13 +33,12 @@ STOCK_START = "TUNAN_STOCK_START"  # set to 1 to start exactly as vLLM does
 def run() -> None:
     """Parses vLLM's flags from `sys.argv` and serves. Exits through `SystemExit` on bad flags."""
     import uvloop
-    from vllm.entrypoints.launchers.api_server import entry
 
-    args = _parse_arguments()
+    args = parse_arguments()
     if _single_rank(args) and os.environ.get(STOCK_START) != "1" and parts_fit():
         uvloop.run(_serve(args))
     else:
-        uvloop.run(entry.run_server(args))
+        uvloop.run(run_server(args))
 
 
 def parts_fit() -> bool:
@@ -66,21 +67,6 @@ def parts_fit() -> bool:
     )
     starts_by_variable = "get_mp_context" in inspect.getsource(CoreEngineProcManager.__init__)
     return has_parameters and starts_by_variable
-
-
-def _parse_arguments() -> Namespace:
-    """As `vllm.entrypoints.launchers.api_server.entry.main` does."""
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-    from vllm.logger import configure_logging_from_args
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    cli_env_setup()
-    parser = make_arg_parser(FlexibleArgumentParser(prog="tunan serve ... --"))
-    args: Namespace = parser.parse_args()
-    configure_logging_from_args(args)
-    validate_parsed_serve_args(args)
-    return args
 
 
 def _single_rank(args: Namespace) -> bool:

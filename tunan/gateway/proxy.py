@@ -12,7 +12,7 @@ from typing import Self
 import aiohttp
 from yarl import URL
 
-from tunan.gateway.replica import Replica
+from tunan.gateway.replica import Replica, Stage
 from tunan.gateway.responses import (
     Headers,
     Receive,
@@ -128,7 +128,7 @@ class Proxy:
             await _send_lost(send, replica)
             return
         async with upstream:
-            await _pass_on(upstream, send)
+            await _pass_on(replica, upstream, send)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -144,7 +144,7 @@ async def _send_lost(send: Send, replica: Replica) -> None:
     await send_error(send, 502, "engine_lost", message, [(b"retry-after", b"3")])
 
 
-async def _pass_on(upstream: aiohttp.ClientResponse, send: Send) -> None:
+async def _pass_on(replica: Replica, upstream: aiohttp.ClientResponse, send: Send) -> None:
     headers = _end_to_end(list(upstream.raw_headers))
     await send({"type": "http.response.start", "status": upstream.status, "headers": headers})
     tail = b"\n\n"
@@ -154,15 +154,20 @@ async def _pass_on(upstream: aiohttp.ClientResponse, send: Send) -> None:
             tail = (tail + chunk)[-2:]
     except (aiohttp.ClientError, OSError):
         if upstream.content_type == "text/event-stream":
-            await _send_error_event(send, tail)
+            await _send_error_event(replica, send, tail)
         # Returning with the body unfinished makes the server cut the connection, so that
         # no client takes half an answer for a whole one.
         return
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _send_error_event(send: Send, tail: bytes) -> None:
-    error = error_body(502, "engine_lost", "the engine died before the answer was complete")
+async def _send_error_event(replica: Replica, send: Send, tail: bytes) -> None:
+    if replica.stage is Stage.DRAINING:
+        what = "the server is shutting down and could not wait for the rest of the answer"
+        error = error_body(503, "server_shutting_down", what)
+    else:
+        what = "the engine died before the answer was complete"
+        error = error_body(502, "engine_lost", what)
     event = b"data: " + json.dumps(error).encode() + b"\n\n"
     # Half an event may have gone out: end it, or the error would be read as part of it.
     separator = b"" if tail == b"\n\n" else b"\n\n"

@@ -48,6 +48,11 @@ class Replica:
         """Whether a request may be sent to it now."""
         return self.stage is Stage.READY
 
+    @property
+    def progress(self) -> tuple[Stage, int]:
+        """How far it is: what changes while a start goes on."""
+        return self.stage, self.done
+
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
         """Counts one request in `in_flight` while the block runs."""

@@ -11,6 +11,9 @@ from tunan.supervisor.model_size import ModelSize
 # the eager backend allocates them and gives the same tokens.
 PIPELINE_COMPILATION = '{"mode":2,"backend":"eager"}'
 
+# `memory.kv_cache` as vLLM names it.
+KV_CACHE_TYPES = {"auto": None, "fp8": "fp8", "int8": "int8_per_token_head"}
+
 
 def engine_arguments(
     machine: Machine, deployment: Deployment, size: ModelSize, socket: Path
@@ -19,12 +22,9 @@ def engine_arguments(
 
     Raises `OutsideError` if weights and one sequence do not fit into free memory.
     """
-    model, parallel, scheduler = deployment.model, deployment.parallel, deployment.scheduler
+    parallel, scheduler = deployment.parallel, deployment.scheduler
     arguments = [
-        f"--model={model.path}",
-        f"--served-model-name={deployment.served_model_name}",
-        f"--uds={socket}",
-        "--disable-uvicorn-access-log",
+        *own_arguments(deployment, socket),
         f"--kv-cache-memory-bytes={kv_cache_bytes(machine, deployment, size)}",
         *common_arguments(deployment, size.has_manifest),
     ]
@@ -35,6 +35,16 @@ def engine_arguments(
     if scheduler.policy == "priority":
         arguments.append("--scheduling-policy=priority")
     return [*arguments, *deployment.engine_arguments]
+
+
+def own_arguments(deployment: Deployment, socket: Path) -> list[str]:
+    """Which model, and that the server listens on the Unix `socket` for the front door alone."""
+    return [
+        f"--model={deployment.model.path}",
+        f"--served-model-name={deployment.served_model_name}",
+        f"--uds={socket}",
+        "--disable-uvicorn-access-log",
+    ]
 
 
 def compiles(deployment: Deployment) -> bool:
@@ -57,7 +67,7 @@ def common_arguments(deployment: Deployment, has_manifest: bool) -> list[str]:
         ("pipeline-parallel-size", parallel.pipeline, 1),
         ("max-num-seqs", scheduler.max_num_seqs, None),
         ("max-num-batched-tokens", scheduler.max_num_batched_tokens, None),
-        ("kv-cache-dtype", deployment.memory.kv_cache, "auto"),
+        ("kv-cache-dtype", KV_CACHE_TYPES[deployment.memory.kv_cache], None),
     )
     flags = [f"--{name}={value}" for name, value, unset in choices if value not in (unset, None)]
     if model.trust_remote_code:

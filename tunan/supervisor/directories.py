@@ -1,12 +1,18 @@
 """Where Tunan keeps what outlives a run: caches and logs, by the XDG rules."""
 
+import contextlib
+import fcntl
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 # A Unix socket's path may have 107 bytes, and vLLM's own names take 37 of them.
 LONGEST_BASE = 48
+PREFIX = "tunan-"
+LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -31,9 +37,53 @@ def _base(variable: str, default: str) -> Path:
     return Path(value) if Path(value).is_absolute() else Path.home() / default
 
 
-def runtime_directory() -> Path:
-    """A new private directory for one run's sockets and temporary files, with a short path."""
+@contextlib.contextmanager
+def runtime_directory() -> Iterator[Path]:
+    """A private directory for one run's sockets and temporary files, with a short path.
+
+    It is gone when the block is left. A run that was killed leaves its own behind, so those of
+    this user whose lock nobody holds are removed first.
+    """
     base = Path(tempfile.gettempdir())
     if len(os.fsencode(base)) > LONGEST_BASE:
         base = Path("/tmp")  # noqa: S108  # mkdtemp makes a private directory in it
-    return Path(tempfile.mkdtemp(prefix="tunan-", dir=base))
+    _remove_abandoned(base)
+    directory, lock = _locked_directory(base)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_directory(base: Path) -> tuple[Path, int]:
+    """A new directory and the descriptor that keeps its lock, which the kernel lets go with us."""
+    while True:
+        directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        lock = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        # Another start may have taken it for abandoned before it was locked.
+        if _lock(lock) and os.fstat(lock).st_nlink:
+            return directory, lock
+        os.close(lock)
+
+
+def _remove_abandoned(base: Path) -> None:
+    for lock_file in base.glob(f"{PREFIX}*/{LOCK}"):
+        directory = lock_file.parent
+        with contextlib.suppress(OSError):
+            if directory.is_symlink() or directory.stat().st_uid != os.getuid():
+                continue
+            lock = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if _lock(lock):
+                    shutil.rmtree(directory, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

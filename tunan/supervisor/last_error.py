@@ -2,23 +2,20 @@
 
 A failure in a worker is reported again by EngineCore and again by the API server, each time
 wrapped in "see above"; the cause is the last exception of the deepest process that is not
-such a wrapper.
+such a wrapper. A device that fails is another matter: `device_error`.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from tunan.supervisor.device_error import device_cause
+from tunan.supervisor.fatal import FATAL_LINES
+from tunan.supervisor.log_line import LogLine, log_lines
 
 TAIL_BYTES = 256 * 1024
 LONGEST = 500  # characters of the line shown
 
-_PREFIX = re.compile(
-    r"^(?:\((?P<process>[\w-]+)(?: pid=\d+)?\) )?"
-    r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
-)
-_EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Warning)(?::|$)"
-)
 _USAGE_ERROR = re.compile(r"^[\w .-]+: error: (?P<message>.+)")
 _WRAPPERS = re.compile(
     r"Engine core initialization failed|EngineCore encountered an issue|EngineDeadError"
@@ -27,50 +24,60 @@ _WRAPPERS = re.compile(
     r"|BrokenPipeError"
 )
 _VALIDATION = re.compile(r"validation errors? for \w+$")
-_DEPTH = (("Worker", 3), ("VllmWorker", 3), ("EngineCore", 2), ("APIServer", 1))
 
 
 def root_cause(lines: Iterable[str]) -> str | None:
     """The cause in one line, or None if no line names one."""
+    log = log_lines(lines)
+    cause = device_cause(log) or _last_exception(log)
+    return _short(cause) if cause else None
+
+
+def _last_exception(log: Sequence[LogLine]) -> str | None:
     best: tuple[int, str] | None = None
-    unwrapped = [_without_prefix(line) for line in lines]
-    for i, (process, text) in enumerate(unwrapped):
+    for index, line in enumerate(log):
+        text = line.text
         if usage := _USAGE_ERROR.match(text):
             text = usage["message"]
-        elif not _EXCEPTION.match(text) or _WRAPPERS.search(text):
+        elif not line.is_exception or _WRAPPERS.search(text):
             continue
-        elif _VALIDATION.search(text) and i + 1 < len(unwrapped):
+        elif _VALIDATION.search(text) and index + 1 < len(log):
             # pydantic puts what is wrong on the next line.
-            text = unwrapped[i + 1][1].strip().removeprefix("Value error, ")
+            text = log[index + 1].text.strip().removeprefix("Value error, ")
             text = re.sub(r" \[type=\w+, input_.*", "", text)
-        depth = _depth(process)
-        if best is None or depth >= best[0]:
-            best = (depth, text)
-    return _short(best[1]) if best else None
+        if best is None or line.depth >= best[0]:
+            best = (line.depth, text)
+    return best[1] if best else None
 
 
 _OUR_ERROR = re.compile(r"^tunan\.errors\.\w+: ")
 
 
-def root_cause_in(log: Path) -> str | None:
-    """The cause found in the last 256 KiB of `log`."""
+def root_cause_in(log: Path, killed: bool = False) -> str | None:
+    """The cause found in the last 256 KiB of `log`.
+
+    `killed`: a signal ended the engine, which then explains more than an error it had before,
+    unless it said itself that it could not go on.
+    """
+    lines = _tail(log)
+    if killed and not any(fatal in line for line in lines for fatal in FATAL_LINES):
+        return None
+    return root_cause(lines)
+
+
+def usage_error_in(log: Path) -> str | None:
+    """What vLLM's command line refused, None if it refused nothing."""
+    refused = [match["message"] for line in _tail(log) if (match := _USAGE_ERROR.match(line))]
+    return _short(refused[-1]) if refused else None
+
+
+def _tail(log: Path) -> list[str]:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-            return root_cause(file.read().decode(errors="replace").splitlines())
+            return file.read().decode(errors="replace").splitlines()
     except OSError:
-        return None
-
-
-def _without_prefix(line: str) -> tuple[str, str]:
-    match = _PREFIX.match(line)
-    if match is None:
-        return "", line
-    return match["process"] or "", line[match.end() :].rstrip()
-
-
-def _depth(process: str) -> int:
-    return next((depth for name, depth in _DEPTH if process.startswith(name)), 0)
+        return []
 
 
 def _short(text: str) -> str:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunan.errors import UsageError
+from tunan.checkpoint.manifest import MANIFEST_FILE, Manifest, rank_directory
+from tunan.errors import CheckFailedError, UsageError
 
 _BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 _WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin", "*.gguf")
@@ -40,8 +41,36 @@ def measure(directory: Path, dtype: str = "auto") -> ModelSize:
         weights=weights,
         kv_bytes_per_token=_kv_bytes_per_token(text, element),
         max_len=int(text.get("max_position_embeddings") or 2048),
-        has_manifest=(directory / "tunan.json").is_file(),
+        has_manifest=(directory / MANIFEST_FILE).is_file(),
     )
+
+
+def check_blocks(directory: Path, tensor_parallel_size: int) -> None:
+    """Whether the blocks a converted checkpoint lists are there with their sizes.
+
+    Raises `CheckFailedError` that names the first one that is not: the engine would find it only
+    after a minute. Blocks cut for another number of ranks are not looked at.
+    """
+    if not (directory / MANIFEST_FILE).is_file():
+        return
+    for block in Manifest.read(directory).blocks:
+        own = rank_directory(tensor_parallel_size, block.rank or 0) + "/"
+        if block.rank is None or block.file.startswith(own):
+            _check_size(directory / block.file, block.bytes)
+
+
+def _check_size(path: Path, listed: int) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise CheckFailedError(
+            f"{path}: {MANIFEST_FILE} lists this block, but: {error.strerror}; "
+            "fetch or convert it again"
+        ) from None
+    if size != listed:
+        raise CheckFailedError(
+            f"{path}: has {size} bytes, {MANIFEST_FILE} says {listed}; fetch or convert it again"
+        )
 
 
 def _config(path: Path) -> dict[str, Any]:

@@ -6,15 +6,16 @@ from pathlib import Path
 
 from tunan.ascend.recipe import SET_ENV, NodeCommand, node_commands
 from tunan.config import Deployment
-from tunan.supervisor.arguments import common_arguments, engine_arguments
+from tunan.notices import warn
+from tunan.supervisor.arguments import common_arguments
 from tunan.supervisor.directories import Directories
-from tunan.supervisor.environment import engine_environment
-from tunan.supervisor.machine import look
+from tunan.supervisor.launch import plan_launch
 from tunan.supervisor.model_size import measure
 from tunan.supervisor.process import launcher_command
 
-# Only a running service has a socket of its own.
-SOCKET = Path("/run/tunan/engine.sock")
+# `serve` makes a private directory for each run; the script makes one in the same way.
+RUNTIME = Path("$RUN")
+MAKE_RUNTIME = "RUN=$(mktemp -d /tmp/tunan-XXXXXXXX)"
 
 
 def print_command(deployment: Deployment, target: str, as_json: bool) -> None:
@@ -31,15 +32,20 @@ def print_command(deployment: Deployment, target: str, as_json: bool) -> None:
 
 
 def _for_cpu(deployment: Deployment) -> tuple[NodeCommand, ...]:
-    machine = look()
     size = measure(deployment.model.path, deployment.model.dtype)
-    arguments = launcher_command(engine_arguments(machine, deployment, size, SOCKET))
-    environment = engine_environment(machine, deployment, Directories.of_user())
-    return (NodeCommand(None, environment, tuple(arguments)),)
+    launch = plan_launch(deployment, "cpu", size, RUNTIME, Directories.of_user())
+    return (NodeCommand(None, launch.environment, tuple(launcher_command(launch.arguments))),)
 
 
 def _for_ascend(deployment: Deployment, target: str) -> tuple[NodeCommand, ...]:
-    has_manifest = (deployment.model.path / "tunan.json").is_file()
+    path = deployment.model.path
+    if not path.is_dir():
+        warn(
+            f"{path} is not on this machine, so what depends on the checkpoint is left out: add "
+            "--load-format=tunan if it is a converted one, --enable-expert-parallel if it has "
+            "experts, --quantization=ascend if it has a quant_model_description.json"
+        )
+    has_manifest = (path / "tunan.json").is_file()
     return node_commands(deployment, target, tuple(common_arguments(deployment, has_manifest)))
 
 
@@ -49,11 +55,18 @@ def _script(command: NodeCommand, target: str) -> str:
         lines += [f". {script}" for script in SET_ENV]
     if "$NIC" in command.environment.values():
         lines.append(f"NIC=$(ip -o -4 addr show to {command.address} | awk '{{print $2; exit}}')")
+    if any(str(RUNTIME) in value for value in command.environment.values()):
+        lines.append(MAKE_RUNTIME)
     lines += [f"export {name}={_quoted(value)}" for name, value in command.environment.items()]
-    words = [shlex.quote(word) for word in command.arguments]
+    words = [_quoted(word) for word in command.arguments]
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
     return "\n".join([*lines, " \\\n  ".join([" ".join(words[:first]), *words[first:]])])
 
 
-def _quoted(value: str) -> str:
-    return '"$NIC"' if value == "$NIC" else shlex.quote(value)
+def _quoted(word: str) -> str:
+    """For a shell, with the variables that the script itself sets left open."""
+    for variable in ("$NIC", str(RUNTIME)):
+        if variable in word:
+            before, after = word.split(variable, 1)
+            return f'{shlex.quote(before) if before else ""}"{variable}"{after}'
+    return shlex.quote(word)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tunan.supervisor.environment import with_users_choice
@@ -14,6 +15,8 @@ LAUNCHER = "tunan.engine.launcher"
 SUPERVISOR_PID = "TUNAN_SUPERVISOR_PID"
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.02
+VLLM_TITLE = "VLLM::"  # of every process of vLLM's own, each with another name
+EXIT_CODE = 49  # field 52 of /proc/PID/stat, counted from the state
 
 
 def launcher_command(arguments: Sequence[str]) -> list[str]:
@@ -25,12 +28,38 @@ def launcher_command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", LAUNCHER, *arguments]
 
 
+@dataclass(frozen=True)
+class Ending:
+    """Which process of the engine ended, and how if that could be learnt.
+
+    `status`: its exit status, negative for the signal that killed it.
+    """
+
+    process: str
+    status: int | None = None
+
+    @property
+    def killed(self) -> bool:
+        """Whether a signal ended it."""
+        return self.status is not None and self.status < 0
+
+    def describe(self) -> str:
+        """`the API server process (pid 5) was killed by SIGKILL, perhaps for lack of memory`."""
+        if self.status is None:
+            return f"{self.process} ended"
+        if self.status >= 0:
+            return f"{self.process} ended with status {self.status}"
+        name = signal.Signals(-self.status).name
+        memory = ", perhaps for lack of memory" if name == "SIGKILL" else ""
+        return f"{self.process} was killed by {name}{memory}"
+
+
 class EngineProcess:
     """One run of the launcher and everything below it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._died: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._watch(process.pid, "the API server process")
 
     @classmethod
@@ -59,7 +88,7 @@ class EngineProcess:
         """Of the API server process, which leads the group."""
         return self._process.pid
 
-    async def died(self) -> str:
+    async def died(self) -> Ending:
         """Returns once any process of the engine has ended, saying which and how."""
         return await asyncio.shield(self._died)
 
@@ -67,27 +96,32 @@ class EngineProcess:
         """From now on the end of any process below counts too (EngineCore, workers)."""
         for pid in descendants(self.pid):
             title = _title(pid)
-            if "resource_tracker" not in title:
+            if not self._is_passing(pid, title):
                 self._watch(pid, title)
+
+    def _is_passing(self, pid: int, title: str) -> bool:
+        """Whether a process is only a helper: another program, or one just forked to become it."""
+        just_forked = title.startswith(VLLM_TITLE) and title == _title(_parent(pid))
+        return just_forked or "resource_tracker" in title or _program(pid) != _program(self.pid)
 
     def _watch(self, pid: int, title: str) -> None:
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
-            self._report(f"{title} ended")
+            self._report(Ending(title))
             return
         loop = asyncio.get_running_loop()
 
         def ended() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-            self._report(f"{title} (pid {pid}) ended")
+            self._report(Ending(f"{title} (pid {pid})", _status_of_zombie(pid)))
 
         loop.add_reader(descriptor, ended)
 
-    def _report(self, what: str) -> None:
+    def _report(self, ending: Ending) -> None:
         if not self._died.done():
-            self._died.set_result(what)
+            self._died.set_result(ending)
 
     async def exit_status(self, timeout_s: float) -> int | None:
         """Exit status of the API server process (negative: signal), None if it still runs."""
@@ -123,6 +157,28 @@ def descendants(pid: int) -> list[int]:
             for child in (task / "children").read_text(encoding="ascii").split():
                 found += [int(child), *descendants(int(child))]
     return found
+
+
+def _status_of_zombie(pid: int) -> int | None:
+    """The exit status of a process below us that has ended, while its parent has not asked."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        if fields[0] == "Z":
+            return os.waitstatus_to_exitcode(int(fields[EXIT_CODE]))
+    return None
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        return int(stat.rsplit(")", 1)[1].split()[1])
+    return 0
+
+
+def _program(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    return ""
 
 
 def _title(pid: int) -> str:

@@ -17,15 +17,16 @@ class Report:
         self._last = ""
         self._open_line = False
 
-    def event(self, name: str, text: str, **values: object) -> None:
-        """One event: `text` for people, `name` and `values` for programs."""
+    def event(self, name: str, text: str = "", **values: object) -> None:
+        """One event: `text` (if any) for people, `name` and `values` for programs."""
         if self._json:
             seconds = round(time.monotonic() - self._started, 3)
             line = json.dumps({"event": name, "seconds": seconds, **values}, ensure_ascii=False)
             self._write(line + "\n", sys.stdout)
             return
         self._end_line()
-        self._write(text + "\n", sys.stderr)
+        if text:
+            self._write(text + "\n", sys.stderr)
 
     def progress(self, stage: str, text: str, done: int, total: int) -> None:
         """How far a stage is: redrawn on a terminal, elsewhere only its beginning and end."""

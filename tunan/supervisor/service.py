@@ -1,4 +1,4 @@
-"""`tunan serve` on a CPU: one front door, one engine, from bind to exit status.
+"""`tunan serve`: one front door, one engine, from bind to exit status.
 
 The front door is bound first and answers from then on; the engine is started, warmed up,
 watched, and on SIGTERM drained and stopped. There is no restart here: when the engine dies
@@ -7,42 +7,47 @@ the service ends with its last error in one line, and whoever runs it (systemd) 
 
 import asyncio
 import contextlib
-import shutil
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from tunan.ascend.emulated import EmulatedDevices
 from tunan.config import Deployment
-from tunan.errors import OutsideError
+from tunan.errors import OutsideError, UsageError
 from tunan.gateway.app import FrontDoor
 from tunan.gateway.keys import ApiKeys
 from tunan.gateway.proxy import Proxy
 from tunan.gateway.replica import Replica, Stage
 from tunan.gateway.server import address_of, bind, serving
-from tunan.supervisor.arguments import compiles, engine_arguments
 from tunan.supervisor.directories import Directories, runtime_directory
 from tunan.supervisor.engine_client import EngineClient
-from tunan.supervisor.environment import PROGRESS_SOCKET, engine_environment
-from tunan.supervisor.last_error import root_cause_in
+from tunan.supervisor.fatal import until_fatal
+from tunan.supervisor.last_error import root_cause_in, usage_error_in
+from tunan.supervisor.launch import DEFAULT_BATCHED_TOKENS, ENGINE_SOCKET, plan_launch
 from tunan.supervisor.log_file import fresh_log, tail_to_stderr
-from tunan.supervisor.machine import look
-from tunan.supervisor.model_size import measure
-from tunan.supervisor.process import EngineProcess
+from tunan.supervisor.model_size import check_blocks, measure
+from tunan.supervisor.next_step import with_next_step
+from tunan.supervisor.process import Ending, EngineProcess
 from tunan.supervisor.progress import listening
 from tunan.supervisor.report import Report
 from tunan.supervisor.warmup import ANSWER_TOKENS, warm_up
 
 POLL_S = 0.05
 DEATH_GRACE_S = 1.0  # for the API server to write why its engine died
-DEFAULT_BATCHED_TOKENS = 2048  # vLLM's default for its API server on a CPU, a rank
+FATAL_GRACE_S = 6.0  # for a process that cannot go on to end by itself
+CUT_STREAMS_S = 2.0  # for the front door to tell running streams that the engine is gone
+USAGE_STATUS = 2  # argparse's
+NOT_ENDING = "a process of the engine that hung after a fatal error"
 
 
 @dataclass(frozen=True)
 class Options:
     """How this run of the service behaves, beside the deployment."""
 
+    target: str = "cpu"
+    emulated: EmulatedDevices | None = None
     verbose: bool = False
     as_json: bool = False
     directories: Directories = field(default_factory=Directories.of_user)
@@ -75,25 +80,26 @@ def serve(deployment: Deployment, options: Options) -> int:
 async def _serve(deployment: Deployment, options: Options) -> int:
     report = Report(options.as_json)
     gateway = deployment.gateway
+    stop = Stop()
+    stop.install()
     keys = ApiKeys.read(gateway.api_keys_file) if gateway.api_keys_file else None
+    check_blocks(deployment.model.path, deployment.parallel.tensor)
     size = measure(deployment.model.path, deployment.model.dtype)
-    listener = bind(gateway.host, gateway.port)
-    runtime = runtime_directory()
-    try:
-        replica = Replica(runtime / "engine.sock")
-        machine = look()
-        arguments = engine_arguments(machine, deployment, size, replica.socket)
-        environment = engine_environment(machine, deployment, options.directories)
-        environment[PROGRESS_SOCKET] = str(runtime / "progress.sock")
-        environment["TMPDIR"] = str(runtime)  # vLLM leaves sockets and files there
-        stop = Stop()
-        stop.install()
+    with (
+        contextlib.closing(bind(gateway.host, gateway.port)) as listener,
+        runtime_directory() as runtime,
+    ):
+        replica = Replica(runtime / ENGINE_SOCKET)
+        launch = plan_launch(
+            deployment, options.target, size, runtime, options.directories, options.emulated
+        )
         address = address_of(listener)
         log = fresh_log(options.directories.state, deployment.name, listener.getsockname()[1])
         report.event(
             "starting",
-            f"tunan: starting {deployment.served_model_name}; log: {log}",
+            f"tunan: starting {deployment.served_model_name} on {launch.device}; log: {log}",
             model=deployment.served_model_name,
+            device=launch.device,
             address=address,
             log=str(log),
         )
@@ -101,10 +107,10 @@ async def _serve(deployment: Deployment, options: Options) -> int:
             await stack.enter_async_context(
                 listening(
                     runtime / "progress.sock",
-                    partial(_loading, replica, report, compiles(deployment)),
+                    partial(_loading, replica, report, launch.compiles),
                 )
             )
-            engine = await EngineProcess.start(arguments, environment, log)
+            engine = await EngineProcess.start(launch.arguments, launch.environment, log)
             stack.push_async_callback(engine.kill)
             if options.verbose:
                 await stack.enter_async_context(tail_to_stderr(log))
@@ -114,9 +120,6 @@ async def _serve(deployment: Deployment, options: Options) -> int:
             await stack.enter_async_context(serving(FrontDoor(replica, proxy, keys), listener))
             service = _Service(deployment, replica, engine, report, stop, log, address)
             return await service.run()
-    finally:
-        listener.close()
-        shutil.rmtree(runtime, ignore_errors=True)
 
 
 def _loading(replica: Replica, report: Report, then_compiles: bool, done: int, total: int) -> None:
@@ -143,13 +146,14 @@ class _Service:
         """From a started engine to the exit status."""
         async with self._events() as (died, asked):
             warm = asyncio.create_task(self._warm_up())
-            await asyncio.wait({warm, died, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await self._until_warm(warm, died, asked)
+            problem = warm.exception() if warm.done() else None
             if not warm.done():
                 warm.cancel()
             elif not died.done() and not asked.done():
-                if problem := warm.exception():
+                if problem:
                     # The engine's own death explains more than the request it broke.
-                    await asyncio.wait({died}, timeout=DEATH_GRACE_S)
+                    await asyncio.wait({died}, timeout=FATAL_GRACE_S + DEATH_GRACE_S)
                     if not died.done():
                         raise problem
                 else:
@@ -160,14 +164,51 @@ class _Service:
             return await self._drain(died)
 
     @contextlib.asynccontextmanager
-    async def _events(self) -> AsyncIterator[tuple[asyncio.Task[str], asyncio.Task[bool]]]:
-        died = asyncio.create_task(self.engine.died())
+    async def _events(self) -> AsyncIterator[tuple[asyncio.Task[Ending], asyncio.Task[bool]]]:
+        died = asyncio.create_task(self._died())
         asked = asyncio.create_task(self.stop.asked.wait())
         try:
             yield died, asked
         finally:
             died.cancel()
             asked.cancel()
+
+    async def _died(self) -> Ending:
+        """Returns once a process of the engine has ended, or has said that it cannot go on."""
+        ended = asyncio.create_task(self.engine.died())
+        fatal = asyncio.create_task(until_fatal(self.log))
+        try:
+            await asyncio.wait({ended, fatal}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ended}, timeout=FATAL_GRACE_S)
+        finally:
+            ended.cancel()
+            fatal.cancel()
+        return ended.result() if ended.done() and not ended.cancelled() else Ending(NOT_ENDING)
+
+    async def _until_warm(
+        self, warm: asyncio.Task[None], died: asyncio.Task[Ending], asked: asyncio.Task[bool]
+    ) -> None:
+        """Returns once one of them is done. Raises `OutsideError` if the start stands still."""
+        limit = self.deployment.gateway.startup_timeout_s
+        where = self.replica.progress
+        while True:
+            done, _ = await asyncio.wait(
+                {warm, died, asked}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+            )
+            if done:
+                return
+            if self.replica.progress == where:
+                warm.cancel()
+                raise OutsideError(self._stands_still(limit))
+            where = self.replica.progress
+
+    def _stands_still(self, limit: float) -> str:
+        cause = root_cause_in(self.log)
+        return (
+            f"the engine has stood at '{self.replica.describe()}' for {limit:g} s"
+            + (f", after: {with_next_step(cause)}" if cause else "")
+            + f"; see its log {self.log}; if it only needs longer, raise gateway.startup_timeout_s"
+        )
 
     async def _warm_up(self) -> None:
         async with EngineClient(self.replica.socket) as client:
@@ -205,15 +246,22 @@ class _Service:
             address=url,
         )
 
-    async def _fail(self, what: str) -> None:
+    async def _fail(self, ending: Ending) -> None:
         """Answers 503 from here on, and raises with the engine's last error in one line."""
         self.replica.move(Stage.FAILED, problem="the engine died")
         status = await self.engine.exit_status(DEATH_GRACE_S)
-        cause = root_cause_in(self.log) or _how_it_ended(what, status)
-        self.report.event("failed", f"tunan: {what}", what=what, cause=cause)
-        raise OutsideError(f"the engine died: {cause}; its log is {self.log}")
+        # First the engine, then the front door: so running streams are told why they end.
+        await self.engine.kill()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.replica.empty(), CUT_STREAMS_S)
+        if status == USAGE_STATUS and (refused := usage_error_in(self.log)):
+            self.report.event("failed", what=ending.describe(), cause=refused)
+            raise UsageError(f"the engine refuses a flag given after `--`: {refused}")
+        cause = root_cause_in(self.log, killed=ending.killed) or ending.describe()
+        self.report.event("failed", what=ending.describe(), cause=cause)
+        raise OutsideError(f"the engine died: {with_next_step(cause)}; its log is {self.log}")
 
-    async def _drain(self, died: asyncio.Task[str]) -> int:
+    async def _drain(self, died: asyncio.Task[Ending]) -> int:
         """Lets running requests finish, then stops the engine."""
         self.replica.move(Stage.DRAINING)
         limit = self.deployment.gateway.shutdown_timeout_s
@@ -243,11 +291,3 @@ class _Service:
         suffix = f"; {cut} requests were cut after {limit:g} s" if cut else ""
         self.report.event("stopped", f"tunan: stopped{suffix}", cut=cut)
         return 0
-
-
-def _how_it_ended(what: str, status: int | None) -> str:
-    if status is not None and status < 0:
-        name = signal.Signals(-status).name
-        memory = ", perhaps for lack of memory" if name == "SIGKILL" else ""
-        return f"{what} by signal {name}{memory}"
-    return what if status is None else f"{what} with status {status}"

@@ -1,0 +1,35 @@
+"""Hearing in the log that the engine cannot go on."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tunan.supervisor.fatal import FATAL_LINES, POLL_S, until_fatal
+
+
+@pytest.mark.parametrize("line", FATAL_LINES)
+async def test_each_of_vllms_last_words_is_heard(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text(f"(EngineCore pid=1) ERROR 11-30 21:25:27 [core.py:1197] {line}\n")
+    await asyncio.wait_for(until_fatal(log), 10)
+
+
+async def test_a_line_that_is_written_in_two_parts_is_heard(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("all is well\nERROR EngineCore failed ")
+    heard = asyncio.create_task(until_fatal(log))
+    await asyncio.sleep(2 * POLL_S)
+    assert not heard.done()
+    with log.open("a") as file:
+        file.write("to start.\n")
+    await asyncio.wait_for(heard, 10)
+
+
+async def test_an_exception_of_one_call_to_a_worker_is_not_the_end(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text(
+        "(Worker_TP0 pid=1) ERROR 11-30 21:25:27 [x.py:1] WorkerProc hit an exception.\n"
+    )
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(until_fatal(log), 3 * POLL_S)
