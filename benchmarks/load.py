@@ -88,12 +88,13 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=None, help="use and keep this directory")
     parser.add_argument("--lock", type=Path, default=None, help="held while a repeat runs")
     args = parser.parse_args()
+    machine = describe_machine()
     with tempfile.TemporaryDirectory(dir=args.scratch) as scratch:
         base = args.model or Path(scratch)
         size = _prepare(base, args.layers)
         runs = _repeat(base, args.repeats, args.lock)
     result = {
-        "machine": describe_machine(),
+        "machine": machine,
         "model": {"layers": args.layers, "bytes": size, "vocabulary": 102400, "hidden": 4096},
         "repeats": args.repeats,
         "cases": [_summary(case, cache, found) for (case, cache), found in runs.items()],

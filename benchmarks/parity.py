@@ -34,6 +34,7 @@ def main() -> None:
     argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     ).parse_args()
+    machine = describe_machine()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         models = {name: str(convert(name, scratch)) for name in FAMILIES}
@@ -46,7 +47,7 @@ def main() -> None:
                 "tests.engine.generation:compare_all", question, scratch / dtype, seconds=900
             )
             found[dtype] = {name: _summary(prompts) for name, prompts in by_model.items()}
-    result = {"machine": describe_machine(), "models": found}
+    result = {"machine": machine, "models": found}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=1))

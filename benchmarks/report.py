@@ -42,6 +42,8 @@ CHINESE: Mapping[str, str] = {
     "time to first token, ms": "首 token 延迟，毫秒",
     "cold": "冷",
     "model": "模型",
+    "engine": "引擎",
+    "reading memory, GB/s": "读内存，GB/s",
     "type": "类型",
     "prompts": "提示数",
     "same to the end": "始终相同",
@@ -53,7 +55,9 @@ CHINESE: Mapping[str, str] = {
     "default, plain": "vLLM 默认，普通块",
     "tunan, plain": "图南，普通块",
     "tunan, fused": "图南，融合块",
-    "tunan, fused, headers only": "图南，融合块，只查文件头",
+    "tunan, plain, first load": "图南，普通块，首次加载",
+    "tunan, fused, first load": "图南，融合块，首次加载",
+    "tunan, rank, first load": "图南，rank 块，首次加载",
     "tunan, rank": "图南，rank 块",
     "stock": "原版 vLLM",
     "stock-eager": "原版 vLLM，eager",
@@ -113,7 +117,8 @@ def _load(content: Any) -> Rows:
             for other in content["cases"]
             if (other["ranks"], other["cache"]) == same and other["loader"] == "default"
         )
-        row = [case["cache"], case["ranks"], f"{case['loader']}, {case['blocks']}"]
+        blocks = f"{case['loader']}, {case['blocks']}" + (", first load" if case["first"] else "")
+        row = [case["cache"], case["ranks"], blocks]
         for figure in figures:
             # What a warm cache still reads is of other files: nothing to compare.
             idle = figure == "read_mb" and case["cache"] == "warm"
@@ -157,6 +162,18 @@ def _serve(content: Any) -> Rows:
     ]
 
 
+def _cpu(content: Any) -> Rows:
+    """Tokens a second; decode_N is of N sequences, prefill_N of a prompt of N tokens."""
+    kinds = list(next(iter(content["models"].values()))["summary"])
+    rows: Rows = [("model", "engine", *kinds)]
+    for model, found in content["models"].items():
+        for engine in found["summary"][kinds[0]]:
+            name = "reading memory, GB/s" if engine == "read_gb_s" else engine
+            spreads = (found["summary"][kind][engine] for kind in kinds)
+            rows.append((model, name, *(_spread(one, "least", "most") for one in spreads)))
+    return rows
+
+
 def _spread(found: Mapping[str, float], least: str, most: str) -> str:
     return _range(found["median"], found[least], found[most])
 
@@ -171,6 +188,7 @@ TABLES: Mapping[str, Callable[[Any], Rows]] = {
     "parity": _parity,
     "startup": _startup,
     "serve": _serve,
+    "cpu": _cpu,
 }
 
 if __name__ == "__main__":

@@ -95,6 +95,10 @@ def test_blocks_that_fit_have_no_mismatch(directory: Path) -> None:
     shapes = {tensor.name: tensor.shape for block in blocks for tensor in block.tensors}
     assert mismatch(blocks, shapes) is None
     assert mismatch(blocks, shapes | {"new": (1,)}) == "they have no new"
+    first = names(blocks)[0]
+    assert mismatch(blocks, shapes, {first}) == (
+        f"{first} is BF16 there and integers in the engine"
+    )
     name = next(iter(shapes))
     assert f"{name} is" in str(mismatch(blocks, shapes | {name: (1, 2)}))
     del shapes[name]

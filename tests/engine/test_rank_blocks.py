@@ -9,6 +9,7 @@ from tests.engine.converted import convert
 from tests.engine.vllm_process import run_in_vllm
 
 FAMILIES = ("llama", "qwen2", "deepseek-v2-lite", "deepseek-v3", "deepseek-v3-mtp")
+W8A8 = ("qwen2 w8a8", "deepseek-v3-mtp w8a8")
 DEGREE = 2
 
 pytestmark = pytest.mark.engine
@@ -21,9 +22,12 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     """(family, rank, how) -> what was loaded; "plain" is a checkpoint without rank blocks."""
     scratch = tmp_path_factory.mktemp("ranks")
     keys, questions = [], []
-    for family in FAMILIES:
-        cut = convert(family, scratch / "cut", "--tensor-parallel-size", str(DEGREE))
-        plain = convert(family, scratch / "plain")
+    for family in FAMILIES + W8A8:
+        name, _, scheme = family.partition(" ")
+        options = ("--quantize", scheme, "--no-report") if scheme else ()
+        place = scratch / (scheme or "unquantised")
+        cut = convert(name, place / "cut", "--tensor-parallel-size", str(DEGREE), *options)
+        plain = convert(name, place / "plain", *options)
         for rank in range(DEGREE):
             for how, model, load_format in (
                 ("default", plain, "auto"),
@@ -44,7 +48,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 
 @pytest.mark.parametrize("rank", range(DEGREE))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + W8A8)
 def test_rank_blocks_are_bit_for_bit_what_vllm_cuts_while_loading(
     loaded: Loaded, family: str, rank: int
 ) -> None:
@@ -53,7 +57,7 @@ def test_rank_blocks_are_bit_for_bit_what_vllm_cuts_while_loading(
     assert own["parameters"] == loaded[family, rank, "default"]["parameters"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + W8A8)
 def test_plain_blocks_give_a_rank_the_same_parameters(loaded: Loaded, family: str) -> None:
     for rank in range(DEGREE):
         plain, default = (loaded[family, rank, how] for how in ("plain", "default"))

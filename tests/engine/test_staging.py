@@ -38,6 +38,7 @@ class FakeDevice:
         self.failure: Exception | None = None
         self.buffers: list[torch.Tensor] = []
         self.started: list[int] = []
+        self.released = False
         threading.Thread(target=self._run, daemon=True).start()
 
     def pinned(self, size: int) -> torch.Tensor:
@@ -50,6 +51,9 @@ class FakeDevice:
 
     def event(self) -> Event:
         return FakeEvent(self)
+
+    def release(self) -> None:
+        self.released = True
 
     def _run(self) -> None:
         while True:
@@ -169,13 +173,31 @@ def test_a_failed_copy_raises_where_it_is_waited_for(device: FakeDevice) -> None
 
 def test_tensors_that_do_not_match_are_refused(device: FakeDevice) -> None:
     pool = StagingPool(device, SMALL)
-    with pytest.raises(ValueError, match=r"cannot copy torch.float32 \[4\]"):
-        pool.copy(torch.zeros(4, dtype=torch.bfloat16), torch.zeros(4))
+    with pytest.raises(ValueError, match=r"cannot copy \[4\] into \[2, 2\]"):
+        pool.copy(torch.zeros(2, 2), torch.zeros(4))
     with pytest.raises(ValueError, match="contiguous"):
         pool.copy(torch.zeros(4, 4).t(), torch.zeros(4, 4))
 
 
-def test_host_parameters_and_other_dtypes_are_copied_at_once() -> None:
+@pytest.mark.parametrize("wanted", [torch.float32, torch.float16])
+def test_another_dtype_is_converted_on_the_way(device: FakeDevice, wanted: torch.dtype) -> None:
+    source = torch.randn(7, 333).to(torch.bfloat16)
+    target = on_device(device, source.to(wanted))
+    with StagingPool(device, SMALL) as pool:
+        pool.copy(target, source)
+    assert torch.equal(plain(target), source.to(wanted))
+    assert sum(buffer.nbytes for buffer in device.buffers) == 2 * 1024
+
+
+def test_the_buffers_are_given_back_when_all_is_copied(device: FakeDevice) -> None:
+    source = torch.ones(8)
+    with StagingPool(device, SMALL) as pool:
+        pool.copy(on_device(device, source), source)
+        assert not device.released
+    assert device.released
+
+
+def test_host_parameters_are_copied_at_once() -> None:
     target = torch.zeros(3)
     copy_to_device([(target, torch.tensor([1.0, 2.0, 3.0]).to(torch.bfloat16))])
     assert target.tolist() == [1.0, 2.0, 3.0]

@@ -4,6 +4,7 @@ Checked against vLLM 0.32.0 (CPU) and 0.23.0 (vllm-ascend): `tests/engine/test_c
 holds the sources of both against the names and parameters used here.
 """
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -114,9 +115,23 @@ def unties_embedding(model_config: Any) -> bool:
 def parameters_as_stored(model: "nn.Module") -> dict[str, "nn.Parameter"]:
     """Parameters by the names rank blocks use, which are those of vLLM 0.23.
 
-    vLLM 0.32 keeps the routed experts' weights one module further down.
+    vLLM 0.32 keeps the routed experts' weights one module further down; vllm-ascend 0.23 has
+    zero points beside symmetric weights, which it neither loads nor reads.
     """
     return {
         name.replace(".experts.routed_experts.", ".experts."): parameter
         for name, parameter in model.named_parameters()
+        if not name.endswith("weight_offset")
     }
+
+
+_LEFT_AS_MADE = re.compile(r"weight_offset$|\.attn\.(q|k|v|prob)_(scale|zero_point)$")
+
+
+def left_as_made(name: str) -> bool:
+    """Whether a quantised model may have this parameter and the checkpoint not.
+
+    vLLM gives attention the scales and zero points of a quantised cache, 1 and 0 unless loaded;
+    vllm-ascend 0.23 gives every int8 weight an offset, which symmetric ones do not have.
+    """
+    return _LEFT_AS_MADE.search(name) is not None

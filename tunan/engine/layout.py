@@ -6,7 +6,7 @@ sizes, their headers, and that `config.json` and the index are those the manifes
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,9 +62,20 @@ def rank_blocks(
     return _planned(directory, own, needed)
 
 
-def mismatch(blocks: Sequence[PlannedBlock], wanted: Mapping[str, Shape]) -> str | None:
-    """Why rank blocks do not fit a model's parameters, given by name and shape; None if they do."""
-    stored = {tensor.name: tensor.shape for block in blocks for tensor in block.tensors}
+def mismatch(
+    blocks: Sequence[PlannedBlock], wanted: Mapping[str, Shape], integers: Collection[str] = ()
+) -> str | None:
+    """Why rank blocks do not fit a model's parameters, given by name and shape; None if they do.
+
+    `integers` are those parameters that hold integers: a quantised weight is nothing else, and
+    would be converted without a word.
+    """
+    tensors = [tensor for block in blocks for tensor in block.tensors]
+    stored = {tensor.name: tensor.shape for tensor in tensors}
+    for tensor in tensors:
+        if tensor.name in wanted and (tensor.dtype[0] in "IU") != (tensor.name in integers):
+            kind = "integers" if tensor.name in integers else "floating point"
+            return f"{tensor.name} is {tensor.dtype} there and {kind} in the engine"
     for name, shape in wanted.items():
         if name not in stored:
             return f"they have no {name}"

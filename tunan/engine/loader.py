@@ -14,6 +14,7 @@ from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from tunan.checkpoint.architectures import layer_of
 from tunan.checkpoint.companions import read_config
 from tunan.checkpoint.manifest import Manifest
+from tunan.checkpoint.quantize.compressed_tensors import QUANT_METHOD
 from tunan.engine import compat, layout
 from tunan.engine.adopt import adopt
 from tunan.engine.layout import PlannedBlock
@@ -139,13 +140,15 @@ def _fitting_rank_blocks(
 ) -> list[PlannedBlock]:
     """This rank's own blocks, or none if there are none or they do not fit the model."""
     degree, rank = compat.tensor_parallel()
-    if model_config.quantization is not None:
+    if model_config.quantization != (QUANT_METHOD if manifest.quantization else None):
         return []
     blocks = layout.rank_blocks(directory, manifest, degree, rank, needed)
     if not blocks:
         return []
-    wanted = {n: tuple(p.shape) for n, p in compat.parameters_as_stored(model).items()}
-    reason = layout.mismatch(blocks, wanted)
+    parameters = compat.parameters_as_stored(model)
+    wanted = {n: tuple(p.shape) for n, p in parameters.items() if not compat.left_as_made(n)}
+    integers = {n for n, p in parameters.items() if not p.dtype.is_floating_point}
+    reason = layout.mismatch(blocks, wanted, integers)
     if reason is None:
         return blocks
     logger.warning(

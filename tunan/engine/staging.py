@@ -5,13 +5,13 @@ it. Here the host fills one pinned buffer (which is what reads the file) while t
 out of the others are under way. A buffer is filled again only after the copy that reads
 it has completed, so host memory stays at `buffers * buffer_bytes` however large the model.
 
-Written against torch_npu's Stream and Event, which have torch.cuda's interface; the tests
-drive the pool with a device that is faked on the CPU.
+Written against torch_npu's Stream and Event, which have torch.cuda's interface. Unit tests drive
+the pool with a device that is faked on the CPU, tests/ascend with torch_npu on an emulated one.
 """
 
 from collections import deque
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,6 +40,9 @@ class Device(Protocol):
     def event(self) -> Event:
         """A new, unrecorded event."""
 
+    def release(self) -> None:
+        """Gives page-locked memory that nothing uses any more back to the system."""
+
 
 @dataclass(frozen=True)
 class StagingOptions:
@@ -50,7 +53,8 @@ class StagingOptions:
 
 
 class StagingPool:
-    """See the module. Use as a context manager: leaving it waits for every copy."""
+    """See the module. Use as a context manager: leaving it waits for every copy and gives the
+    buffers back."""
 
     def __init__(self, device: Device, options: StagingOptions | None = None) -> None:
         self._device = device
@@ -63,25 +67,28 @@ class StagingPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.wait()
+        try:
+            self.wait()
+        finally:
+            self._free.clear()
+            self._busy.clear()
+            self._made = 0
+            self._device.release()
 
     def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
         """Starts copying `source` (host, contiguous) into `destination` (device, contiguous).
 
-        Same shape and dtype. `source` may be freed on return; `destination` is complete
-        after `wait`. Raises ValueError for tensors that do not match, and what an earlier
-        copy failed with.
+        Same shape; another dtype is converted while a buffer is filled. `source` may be freed on
+        return; `destination` is complete after `wait`. Raises ValueError for tensors that do not
+        match, and what an earlier copy failed with.
         """
-        if (source.shape, source.dtype) != (destination.shape, destination.dtype):
-            raise ValueError(
-                f"cannot copy {source.dtype} {list(source.shape)} "
-                f"into {destination.dtype} {list(destination.shape)}"
-            )
+        if source.shape != destination.shape:
+            raise ValueError(f"cannot copy {list(source.shape)} into {list(destination.shape)}")
         if not destination.is_contiguous():
             raise ValueError("the destination of a staged copy must be contiguous")
         origin = source.contiguous().view(-1)
         target = destination.view(-1)
-        step = max(1, self._options.buffer_bytes // source.element_size())
+        step = max(1, self._options.buffer_bytes // target.element_size())
         for start in range(0, origin.numel(), step):
             self._copy_piece(target[start : start + step], origin[start : start + step])
 
@@ -92,7 +99,7 @@ class StagingPool:
 
     def _copy_piece(self, target: torch.Tensor, origin: torch.Tensor) -> None:
         buffer = self._take()
-        staged = buffer[: origin.nbytes].view(origin.dtype)
+        staged = buffer[: target.nbytes].view(target.dtype)
         staged.copy_(origin)
         event = self._device.event()
         with self._device.stream():
@@ -132,20 +139,23 @@ class TorchDevice:
         event: Event = self._api.Event()
         return event
 
+    def release(self) -> None:
+        # torch's allocator of page-locked memory keeps what is freed for the process's lifetime.
+        self._api.host_empty_cache()
+
 
 def copy_to_device(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copies each (destination, source) through one pool; returns when all are complete.
 
-    A source of another dtype than its destination, or a destination that is on the host, is
-    converted and copied at once.
+    A destination that is on the host is copied to at once.
     """
-    pool: StagingPool | None = None
-    for destination, source in pairs:
-        if destination.device.type == "cpu" or destination.dtype != source.dtype:
-            destination.copy_(source)
-            continue
-        if pool is None:
-            pool = StagingPool(TorchDevice(destination.device.type))
-        pool.copy(destination.data, source)
-    if pool is not None:
-        pool.wait()
+    with ExitStack() as stack:
+        pool: StagingPool | None = None
+        for destination, source in pairs:
+            if destination.device.type == "cpu":
+                destination.copy_(source)
+                continue
+            if pool is None:
+                device = TorchDevice(destination.device.type)
+                pool = stack.enter_context(StagingPool(device))
+            pool.copy(destination.data, source)

@@ -36,6 +36,8 @@ class Run(_Fact):
 
     `operator` is None if general PyTorch operators do the work; `fused` says that one kernel
     made for the job does; `runs` is False where the target cannot run the module at all.
+    `kernels` are what CANN is called for on ascend910b, by the trace of an emulated device;
+    `untraced` says why there is none.
     """
 
     targets: tuple[str, ...]
@@ -44,6 +46,8 @@ class Run(_Fact):
     source: str
     note: str = ""
     runs: bool = True
+    kernels: tuple[str, ...] = ()
+    untraced: str = ""
 
 
 class Catalogue(_Fact):

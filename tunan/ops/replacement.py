@@ -102,7 +102,8 @@ def _operator(outcome: nn.Module | str) -> str:
 
 
 def _experts(module: nn.Module, backend: str) -> str | None:
-    if not type(module).__name__.endswith("Experts"):
+    # DeepSeek-V3 in transformers 5.5 calls them NaiveMoe.
+    if not type(module).__name__.endswith(("Experts", "NaiveMoe")):
         return None
     return "routed experts: vllm-ascend runs them with npu_grouped_matmul"
 
