@@ -8,8 +8,8 @@ import torch
 
 from tests.checkpoint.sources import MemorySource
 from tunan.checkpoint.block_pool import write_blocks
+from tunan.checkpoint.blocks import Written
 from tunan.checkpoint.chunks import ChunkReader
-from tunan.checkpoint.manifest import Block
 from tunan.checkpoint.parallel import Part
 from tunan.checkpoint.plan import Entry, PlannedBlock
 from tunan.errors import CheckFailedError
@@ -33,29 +33,29 @@ def blocks() -> list[PlannedBlock]:
 
 
 def test_every_block_is_written_and_told(source: MemorySource, tmp_path: Path) -> None:
-    told: list[Block] = []
+    told: list[Written] = []
     sizes: list[int] = []
     write_blocks(ChunkReader(source), blocks(), tmp_path, 3, sizes.append, told.append)
-    assert {block.file for block in told} == {block.file for block in blocks()}
+    assert {written.block.file for written in told} == {block.file for block in blocks()}
     assert sum(sizes) == COUNT * 400
 
 
 def test_blocks_are_written_in_the_order_of_the_source(
     source: MemorySource, tmp_path: Path
 ) -> None:
-    told: list[Block] = []
+    told: list[Written] = []
     write_blocks(ChunkReader(source), blocks(), tmp_path, 1, lambda size: None, told.append)
-    assert [block.file for block in told] == [f"{at}.safetensors" for at in range(COUNT)]
+    assert [written.block.file for written in told] == [f"{at}.safetensors" for at in range(COUNT)]
 
 
 def test_the_first_failure_stops_the_rest_and_is_raised(tmp_path: Path) -> None:
     tensors = {f"t{at}": torch.zeros(10, 10) for at in range(COUNT)}
     tensors["t1"][3, 3] = float("nan")
     source = MemorySource(tmp_path / "source", tensors)
-    told: list[Block] = []
+    told: list[Written] = []
     with pytest.raises(CheckFailedError, match="t1 holds NaN"):
         write_blocks(ChunkReader(source), blocks(), tmp_path, 1, lambda size: None, told.append)
-    assert [block.file for block in told] == ["0.safetensors"]
+    assert [written.block.file for written in told] == ["0.safetensors"]
     assert not list(tmp_path.glob("*.tmp"))
 
 

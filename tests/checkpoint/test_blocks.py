@@ -37,7 +37,7 @@ def write(
         for name, info in source.tensors.items()
     )
     block = PlannedBlock(FILE, entries)
-    line = write_block(ChunkReader(source), block, tmp_path, lambda size: None)
+    line = write_block(ChunkReader(source), block, tmp_path, lambda size: None).block
     content = (tmp_path / FILE).read_bytes()
     assert (line.bytes, line.sha256) == (len(content), hashlib.sha256(content).hexdigest())
     assert source.released == set(tensors)

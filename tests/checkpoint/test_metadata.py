@@ -2,10 +2,10 @@
 
 from tunan.checkpoint.metadata import converted_config, index_of
 from tunan.checkpoint.parallel import Part
-from tunan.checkpoint.plan import Entry, PlannedBlock
+from tunan.checkpoint.plan import Entry, Layout, PlannedBlock
 from tunan.checkpoint.precision import PRECISIONS
 
-BFLOAT16 = PRECISIONS["bfloat16"]
+BFLOAT16 = Layout(PRECISIONS["bfloat16"], limit=1 << 20)
 
 
 def test_the_configuration_declares_the_new_number_format() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tunan.checkpoint.blocks import header_of
 from tunan.checkpoint.inventory import Inventory
 from tunan.checkpoint.parallel import Part
-from tunan.checkpoint.plan import Entry, PlannedBlock, cut, plan_plain
+from tunan.checkpoint.plan import Entry, Layout, PlannedBlock, cut, plan_plain
 from tunan.checkpoint.precision import PRECISIONS
 from tunan.checkpoint.source import TensorInfo
 
@@ -75,7 +75,7 @@ def test_tensors_in_a_block_are_aligned_without_gaps(tmp_path: Path) -> None:
         name: TensorInfo(name, shape, dtype, 0, tmp_path) for name, (dtype, shape) in shapes.items()
     }
     inventory = Inventory(tuple(shapes), (), (), False)
-    (block,) = plan_plain(inventory, tensors, PRECISIONS["bfloat16"], 1 << 20)
+    (block,) = plan_plain({}, inventory, tensors, Layout(PRECISIONS["bfloat16"], 1 << 20))
     offset = 0
     for planned in block.entries:
         item = planned.bytes // prod(planned.shape)

@@ -158,3 +158,42 @@ def test_a_config_beside_a_gguf_is_wrong_use(source: Path, tmp_path: Path) -> No
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(UsageError, match="for single state-dict files only"):
         run(tmp_path / "m.gguf", tmp_path / "out", "--config", source / "config.json")
+
+
+def test_a_quantised_conversion_prints_its_worst_weights(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(source, tmp_path / "out", "--quantize", "w8a8", "--no-report") == 0
+    out = capsys.readouterr().out
+    assert "w8a8: 21 weights, int8, symmetric, one scale for each output channel" in out
+    assert "worst weight" in out
+
+
+def test_the_quality_of_a_small_model_is_measured_unasked(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(source, tmp_path / "out", "--quantize", "w4a8", "--group-size", "64") == 0
+    assert "tokens of the text shipped with Tunan: perplexity" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--clipping", "none"), "--clipping is for quantised weights"),
+        (("--group-size", "64"), "--group-size is for quantised weights"),
+        (("--quantize", "w8a8", "--group-size", "64"), "no groups"),
+        (("--quantize", "w4a8", "--group-size", "128"), None),
+        (("--quantize", "w4a8", "--target", "ascend910b"), "for Ascend use w8a8"),
+        (("--calibrate", "text"), "--calibrate is for an int8 cache"),
+        (("--kv", "int8"), "not for --target cpu"),
+        (("--kv", "int8", "--calibrate", "text"), "text: no such file"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    source: Path, tmp_path: Path, options: tuple[str, ...], message: str | None
+) -> None:
+    if message is None:
+        assert run(source, tmp_path / "out", "--dry-run", *options) == 0
+        return
+    with pytest.raises(UsageError, match=message):
+        run(source, tmp_path / "out", *options)

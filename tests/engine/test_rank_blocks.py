@@ -9,7 +9,7 @@ from tests.engine.converted import convert
 from tests.engine.vllm_process import run_in_vllm
 
 FAMILIES = ("llama", "qwen2", "deepseek-v2-lite", "deepseek-v3", "deepseek-v3-mtp")
-W8A8 = ("qwen2 w8a8", "deepseek-v3-mtp w8a8")
+W8A8 = ("llama w8a8", "qwen2 w8a8")
 DEGREE = 2
 
 pytestmark = pytest.mark.engine

@@ -6,9 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Lock
 
-from tunan.checkpoint.blocks import write_block
+from tunan.checkpoint.blocks import Written, write_block
 from tunan.checkpoint.chunks import ChunkReader
-from tunan.checkpoint.manifest import Block
 from tunan.checkpoint.plan import PlannedBlock, inputs_of
 from tunan.checkpoint.source import Source
 
@@ -23,7 +22,7 @@ def write_blocks(
     directory: Path,
     workers: int,
     advance: Callable[[int], None],
-    finished: Callable[[Block], None],
+    finished: Callable[[Written], None],
 ) -> None:
     """Writes every block; `advance` is told bytes, `finished` each block that is on the disk.
 

@@ -6,13 +6,15 @@ A block appears under its name only once it is whole and on the disk.
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from tunan.checkpoint.chunks import ChunkReader
 from tunan.checkpoint.manifest import Block
-from tunan.checkpoint.plan import PlannedBlock, inputs_of
+from tunan.checkpoint.plan import Entry, PlannedBlock, inputs_of
+from tunan.checkpoint.quantize.streaming import RoundingError
 from tunan.errors import CheckFailedError
 
 DATA_ALIGNMENT = 64
@@ -21,10 +23,19 @@ METADATA_KEY = "__metadata__"
 Advance = Callable[[int], None]
 
 
+@dataclass(frozen=True)
+class Written:
+    """A block on the disk, and the relative error of each weight that was quantised for it
+    (only of the plain layout: a rank's are the same again)."""
+
+    block: Block
+    errors: Mapping[str, float]
+
+
 def write_block(
     reader: ChunkReader, block: PlannedBlock, directory: Path, advance: Advance
-) -> Block:
-    """Writes `directory / block.file` and returns its line of the manifest.
+) -> Written:
+    """Writes `directory / block.file`.
 
     `advance` is told the bytes after each chunk and may raise to stop. Raises what
     `ChunkReader.chunks` raises, and OSError if the disk refuses; then nothing of the block
@@ -35,7 +46,7 @@ def write_block(
     unfinished = path.with_name(path.name + ".tmp")
     try:
         with unfinished.open("wb") as file:
-            digest, size = _stream(reader, block, file, advance)
+            digest, size, errors = _stream(reader, block, file, advance)
             file.flush()
             os.fsync(file.fileno())
             # A model larger than memory must not push everything else out of it.
@@ -47,7 +58,8 @@ def write_block(
     for name in inputs_of(block):
         reader.source.release(name)
     sync_directory(path.parent)
-    return Block(file=block.file, bytes=size, sha256=digest, layers=block.layers, rank=block.rank)
+    line = Block(file=block.file, bytes=size, sha256=digest, layers=block.layers, rank=block.rank)
+    return Written(line, errors)
 
 
 def header_of(block: PlannedBlock) -> bytes:
@@ -78,20 +90,28 @@ def sync_directory(path: Path) -> None:
 
 def _stream(
     reader: ChunkReader, block: PlannedBlock, file: BinaryIO, advance: Advance
-) -> tuple[str, int]:
+) -> tuple[str, int, dict[str, float]]:
     header = header_of(block)
     digest = hashlib.sha256(header)
     file.write(header)
     size = len(header)
+    errors: dict[str, float] = {}
     for entry in block.entries:
-        for chunk in reader.chunks(entry):
+        error = RoundingError() if _is_counted(block, entry) else None
+        for chunk in reader.chunks(entry, error):
             digest.update(chunk)
             file.write(chunk)
             size += len(chunk)
             advance(len(chunk))
+        if error is not None:
+            errors[entry.name] = error.relative
     if size != len(header) + block.bytes:
         raise CheckFailedError(
             f"{reader.source.path}: {block.file} came to {size} bytes instead of "
             f"{len(header) + block.bytes}; the source disagrees with its own header"
         )
-    return digest.hexdigest(), size
+    return digest.hexdigest(), size, errors
+
+
+def _is_counted(block: PlannedBlock, entry: Entry) -> bool:
+    return block.rank is None and entry.quantised is not None and entry.quantised.role == "values"

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from tunan.checkpoint.parallel import Part
 from tunan.checkpoint.plan import Entry
 from tunan.checkpoint.precision import FLOATS, ITEM_BYTES, torch_dtype
+from tunan.checkpoint.quantize.rounding import round_to_scales
+from tunan.checkpoint.quantize.scheme import Quantised
+from tunan.checkpoint.quantize.streaming import RoundingError, ScaleCache
 from tunan.checkpoint.source import Source, TensorInfo
 from tunan.errors import CheckFailedError
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 # Elements converted at a time. A source that dequantises makes float32 of them with a few
 # temporaries of that size: about 40 MB a worker at the worst.
 CHUNK_ELEMENTS = 2 << 20
+# Fewer where weights are quantised, which takes a few float32 copies more.
+QUANTISED_ELEMENTS = 1 << 19
 BF16_LARGEST = 3.3895314e38
 
 
@@ -29,13 +34,14 @@ class ChunkReader:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self._scales = ScaleCache()
         self._sizes: dict[Path, int] = {}
         for info in source.tensors.values():
             if info.file not in self._sizes:
                 self._sizes[info.file] = info.file.stat().st_size
 
-    def chunks(self, entry: Entry) -> Iterator[memoryview]:
-        """The bytes of one tensor of a block, in order.
+    def chunks(self, entry: Entry, error: RoundingError | None = None) -> Iterator[memoryview]:
+        """The bytes of one tensor of a block, in order; `error` is told what quantising costs.
 
         Raises CheckFailedError for a NaN or infinity, for a value too large for the number
         format it is written in, and for a source file that shrinks meanwhile.
@@ -45,17 +51,46 @@ class ChunkReader:
                 yield from _zeros(entry, part)
                 continue
             info = self.source.tensors[part.tensor]
-            for start, stop in ranges(info, part):
-                yield _bytes_of(_convert(self._read(info, part, start, stop), entry, info))
+            if entry.quantised:
+                yield from self._quantised(entry, entry.quantised, info, part, error)
+                continue
+            for start, stop in ranges(info, part, CHUNK_ELEMENTS):
+                rows = _columns(self._read(info, start, stop), part)
+                yield _bytes_of(_convert(rows, entry, info))
 
-    def _read(self, info: TensorInfo, part: Part, start: int, stop: int) -> "torch.Tensor":
+    def _quantised(
+        self,
+        entry: Entry,
+        quantised: Quantised,
+        info: TensorInfo,
+        part: Part,
+        error: RoundingError | None,
+    ) -> Iterator[memoryview]:
+        """A scale for each row or group of it, or the integers; a rank that has some of the
+        columns has the scales of the whole rows, so that its products add up to theirs."""
+        scheme = quantised.scheme
+        for start, stop in ranges(info, part, QUANTISED_ELEMENTS):
+            rows = self._read(info, start, stop)
+            if not _is_finite(rows):
+                raise CheckFailedError(_explain(rows, entry, info))
+            scales = self._scales.of(info.name, start, rows, scheme)
+            if quantised.role == "scale":
+                stored = scales.to(torch_dtype(entry.dtype))
+                yield _bytes_of(_columns(stored, part, scheme.group) if scheme.group else stored)
+                continue
+            integers = round_to_scales(rows, scales, scheme)
+            if error is not None:
+                error.add(rows, integers, scales)
+            yield _bytes_of(_columns(integers, part).contiguous())
+
+    def _read(self, info: TensorInfo, start: int, stop: int) -> "torch.Tensor":
         self._check_size(info.file)
         first = start - start % info.row_multiple
         last = min(info.shape[0], stop + -stop % info.row_multiple) if info.shape else 1
         rows = self.source.rows(info.name, first, last)
         if info.shape and (first, last) != (start, stop):
             rows = rows[start - first : stop - first]
-        return rows if part.columns is None else rows[:, part.columns[0] : part.columns[1]]
+        return rows
 
     def _check_size(self, file: Path) -> None:
         """Reading a mapped file past an end that moved would kill the process without a word."""
@@ -67,15 +102,23 @@ class ChunkReader:
             raise CheckFailedError(f"{file}: was truncated while it was read; fetch it again")
 
 
-def ranges(info: TensorInfo, part: Part) -> Iterator[tuple[int, int]]:
-    """Cuts a part's rows at multiples of what the source can be asked for."""
-    rows = max(1, CHUNK_ELEMENTS // max(1, prod(info.shape[1:])))
+def ranges(info: TensorInfo, part: Part, elements: int) -> Iterator[tuple[int, int]]:
+    """Cuts a part's rows into about `elements` each, at multiples of what the source can be
+    asked for."""
+    rows = max(1, elements // max(1, prod(info.shape[1:])))
     step = -(-rows // info.row_multiple) * info.row_multiple
     start = part.start
     while start < part.stop:
         stop = min(part.stop, (start // step + 1) * step)
         yield start, stop
         start = stop
+
+
+def _columns(rows: "torch.Tensor", part: Part, width: int = 1) -> "torch.Tensor":
+    """The columns of a part, of which each of `rows` stands for `width`."""
+    if part.columns is None:
+        return rows
+    return rows[:, part.columns[0] // width : part.columns[1] // width]
 
 
 def _convert(rows: "torch.Tensor", entry: Entry, info: TensorInfo) -> "torch.Tensor":

@@ -8,17 +8,29 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tunan import __version__
-from tunan.checkpoint.architectures import architecture_of
+from tunan.checkpoint.architectures import architecture_of, layer_of
 from tunan.checkpoint.block_pool import write_blocks
-from tunan.checkpoint.blocks import METADATA_KEY, header_of
+from tunan.checkpoint.blocks import METADATA_KEY, Written, header_of
 from tunan.checkpoint.chunks import ChunkReader
 from tunan.checkpoint.destination import Destination
 from tunan.checkpoint.inventory import Inventory, take_stock
 from tunan.checkpoint.journal import JOURNAL_FILE, Journal, finished_blocks, plan_digest
-from tunan.checkpoint.manifest import Block, KeptPrecision, Manifest, Origin, utf8
+from tunan.checkpoint.manifest import (
+    CacheQuantization,
+    KeptPrecision,
+    Manifest,
+    Origin,
+    Quality,
+    utf8,
+)
 from tunan.checkpoint.metadata import write_metadata
-from tunan.checkpoint.plan import MIB, PlannedBlock, plan_plain, plan_rank
+from tunan.checkpoint.plan import MIB, Layout, PlannedBlock, plan_plain, plan_rank
 from tunan.checkpoint.precision import FLOATS, ITEM_BYTES, KEPT_SUFFIXES, PRECISIONS, Precision
+from tunan.checkpoint.quantize.kv_cache import Calibration, is_cache_tensor
+from tunan.checkpoint.quantize.quality import quantization_of
+from tunan.checkpoint.quantize.report import compare, is_worth_it
+from tunan.checkpoint.quantize.scheme import Quantisation
+from tunan.checkpoint.quantize.which_layers import check_groups
 from tunan.checkpoint.source import Source, TensorInfo
 from tunan.errors import CheckFailedError, OutsideError, TunanError
 from tunan.ops.map import MappedModule, operator_map
@@ -37,9 +49,15 @@ class ConvertOptions:
 
     `tensor_parallel` None writes the plain layout only; a number, 1 included, adds blocks that
     are fused and cut for each rank. `block_bytes` bounds a block, header included.
+    `quantisation` None leaves every weight in `precision`. With `calibration` the cache is int8,
+    and the source is one that `with_cache_scales` made. `report` runs the model before and after,
+    None only if that takes neither long nor too much memory.
     """
 
     precision: Precision = PRECISIONS["bfloat16"]
+    quantisation: Quantisation | None = None
+    calibration: Calibration | None = None
+    report: bool | None = False
     target: str = "cpu"
     tensor_parallel: int | None = None
     max_batch_size: int = 32
@@ -47,6 +65,12 @@ class ConvertOptions:
     block_bytes: int = 256 * MIB
     workers: int = field(default_factory=_default_workers)
     overwrite: bool = False
+
+    @property
+    def layout(self) -> Layout:
+        """What of these options decides the blocks."""
+        weights = self.quantisation.weights if self.quantisation else None
+        return Layout(self.precision, self.block_bytes, weights, self.calibration is not None)
 
 
 @dataclass(frozen=True)
@@ -92,16 +116,19 @@ def plan_conversion(source: Source, options: ConvertOptions) -> ConversionPlan:
     does not fit, CheckFailedError for missing, misshapen or unreadable tensors.
     """
     architecture_of(source.config)
-    inventory = take_stock(source.config, {n: info.shape for n, info in source.tensors.items()})
+    shapes = {n: info.shape for n, info in source.tensors.items() if not is_cache_tensor(n)}
+    inventory = take_stock(source.config, shapes)
     operators = operator_map(source.config, options.target)
     unexpected = set(inventory.unexpected)
     for name in inventory.names:
         _refuse_unwritable(source.tensors[name], expected=name not in unexpected)
-    limit, precision, degree = options.block_bytes, options.precision, options.tensor_parallel
-    blocks = plan_plain(inventory, source.tensors, precision, limit)
+    layout, degree = options.layout, options.tensor_parallel
+    if layout.weights:
+        check_groups(source.config, shapes, layout.weights, degree or 1)
+    blocks = plan_plain(source.config, inventory, source.tensors, layout)
     for rank in range(degree or 0):
         parallel, mtp = (degree or 1, rank), not inventory.mtp_absent
-        blocks += plan_rank(source.config, source.tensors, precision, limit, parallel, mtp=mtp)
+        blocks += plan_rank(source.config, source.tensors, layout, parallel, mtp=mtp)
     return ConversionPlan(inventory, tuple(blocks), operators)
 
 
@@ -167,9 +194,9 @@ def _convert(
     progress.begin(needed, len(plan.blocks), reused, restarted)
     journal = Journal(partial, digest, continued=earlier is not None)
 
-    def finished(block: Block) -> None:
-        journal.record(block)
-        blocks[block.file] = block
+    def finished(written: Written) -> None:
+        journal.record(written)
+        blocks[written.block.file] = written
 
     try:
         write_blocks(reader, pending, partial, options.workers, progress.advance, finished)
@@ -184,20 +211,25 @@ def _finish(
     destination: Destination,
     plan: ConversionPlan,
     options: ConvertOptions,
-    blocks: dict[str, Block],
+    blocks: dict[str, Written],
 ) -> Manifest:
     partial, degree = destination.partial, options.tensor_parallel
     manifest = Manifest(
         model_name=utf8(options.name or destination.path.name),
         architecture=architecture_of(source.config).name,
         precision=options.precision.manifest_name,
+        quantization=quantization_of(
+            source.config, options.quantisation, [blocks[b.file] for b in plan.blocks]
+        ),
+        kv_cache=_cache(plan, options),
+        quality=_quality(source, destination, plan, options),
         target=options.target,
         max_batch_size=options.max_batch_size,
         tensor_parallel_degree=degree or 1,
         pipeline_parallel_degree=1,
         operators={mapped.module: mapped.operator for mapped in plan.operators},
-        blocks=tuple(blocks[block.file] for block in plan.blocks),
-        files=write_metadata(source, plan.blocks, options.precision, partial),
+        blocks=tuple(blocks[block.file].block for block in plan.blocks),
+        files=write_metadata(source, plan.blocks, options.layout, partial),
         kept_precision=_kept(plan, options.precision),
         unexpected_tensors=plan.inventory.unexpected,
         source=Origin(path=utf8(str(source.path)), sha256=source.fingerprint()),
@@ -206,6 +238,28 @@ def _finish(
     manifest.write(partial)
     destination.publish(overwrite=options.overwrite)
     return manifest
+
+
+def _quality(
+    source: Source, destination: Destination, plan: ConversionPlan, options: ConvertOptions
+) -> Quality | None:
+    if options.quantisation is None and options.calibration is None:
+        return None
+    wanted = is_worth_it(source) if options.report is None else options.report
+    if not wanted:
+        return None
+    text = options.calibration or Calibration()
+    return compare(source, destination.partial, plan.blocks, text)
+
+
+def _cache(plan: ConversionPlan, options: ConvertOptions) -> CacheQuantization | None:
+    if options.calibration is None:
+        return None
+    names = [entry.name for block in plan.blocks for entry in block.entries]
+    layers = {layer_of(name) for name in names if is_cache_tensor(name)}
+    return CacheQuantization(
+        scheme="C8", calibrated_on=utf8(options.calibration.name), layers=len(layers)
+    )
 
 
 def _kept(plan: ConversionPlan, precision: Precision) -> tuple[KeptPrecision, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tunan import __version__
-from tunan.checkpoint.blocks import sync_directory
+from tunan.checkpoint.blocks import Written, sync_directory
 from tunan.checkpoint.manifest import Block
 from tunan.checkpoint.plan import PlannedBlock
 from tunan.checkpoint.source import Source
@@ -48,9 +48,11 @@ class Journal:
             self._append({"plan": plan})
             sync_directory(directory)
 
-    def record(self, block: Block) -> None:
+    def record(self, written: Written) -> None:
         """Notes a block as finished."""
-        self._append(block.model_dump(mode="json"))
+        self._append(
+            {"block": written.block.model_dump(mode="json"), "errors": dict(written.errors)}
+        )
 
     def close(self) -> None:
         """Closes the file; it stays where it is."""
@@ -62,7 +64,7 @@ class Journal:
         os.fsync(self._file.fileno())
 
 
-def finished_blocks(directory: Path, plan: str) -> dict[str, Block] | None:
+def finished_blocks(directory: Path, plan: str) -> dict[str, Written] | None:
     """Blocks of `directory` that an earlier run of the same plan finished, by file.
 
     None if there is no journal or it is of another plan.
@@ -73,8 +75,8 @@ def finished_blocks(directory: Path, plan: str) -> dict[str, Block] | None:
         return None
     if not lines or _parse(lines[0]) != {"plan": plan}:
         return None
-    blocks = (_block(line) for line in lines[1:])
-    return {block.file: block for block in blocks if block and _is_whole(directory, block)}
+    found = (_written(line) for line in lines[1:])
+    return {w.block.file: w for w in found if w and _is_whole(directory, w.block)}
 
 
 def _is_whole(directory: Path, block: Block) -> bool:
@@ -82,9 +84,12 @@ def _is_whole(directory: Path, block: Block) -> bool:
     return path.is_file() and path.stat().st_size == block.bytes
 
 
-def _block(line: str) -> Block | None:
+def _written(line: str) -> Written | None:
+    content = _parse(line)
+    if not isinstance(content, dict):
+        return None
     try:
-        return Block.model_validate(_parse(line))
+        return Written(Block.model_validate(content.get("block")), content.get("errors", {}))
     except ValidationError:
         return None
 

@@ -70,6 +70,54 @@ class KeptPrecision(_Part):
     tensors: int = Field(gt=0)
 
 
+class LayerError(_Part):
+    """||quantised - source|| / ||source|| (Frobenius) of one weight."""
+
+    weight: str
+    relative_error: float = Field(ge=0)
+
+
+class Quantization(_Part):
+    """How the checkpoint was quantised, and what it cost in each weight.
+
+    `weights` and `activations` say bits, granularity and rounding in words for people;
+    engines read `quantization_config` in config.json.
+    """
+
+    scheme: str
+    weights: str
+    activations: str
+    quantised_weights: int = Field(gt=0)
+    ignored: tuple[str, ...] = Field(strict=False)
+    mean_relative_error: float = Field(ge=0)
+    worst_weights: tuple[LayerError, ...] = Field(strict=False)
+
+
+class Quality(_Part):
+    """The quantised model against the unquantised one on a text, run through transformers.
+
+    `kl_divergence` is the mean of KL(before || now) over the tokens, in nats; `greedy_agreement`
+    the share of tokens at which both find the same one likeliest, the text before it given.
+    """
+
+    text: str
+    tokens: int = Field(gt=0)
+    perplexity_before: float
+    perplexity: float
+    perplexity_increase: float
+    kl_divergence: float
+    greedy_agreement: float = Field(ge=0, le=1)
+
+
+class CacheQuantization(_Part):
+    """An int8 key/value cache: its scheme by the engine's name, the text and the number of its
+    layers that the scales were found on."""
+
+    scheme: Literal["C8"]
+    calibrated_on: str
+    layers: int = Field(gt=0)
+
+
 class Origin(_Part):
     """Where the weights came from; `sha256` is over file names, sizes and headers (and a
     few samples of the data), not over all of the data."""
@@ -86,7 +134,9 @@ class Manifest(_Part):
     model_name: str
     architecture: str
     precision: Literal["bf16", "fp16", "fp32"]
-    quantization: str | None = None
+    quantization: Quantization | None = None
+    kv_cache: CacheQuantization | None = None
+    quality: Quality | None = None
     target: str
     max_batch_size: int = Field(gt=0)
     tensor_parallel_degree: int = Field(gt=0)

@@ -9,8 +9,9 @@ from typing import Any
 
 from tunan.checkpoint.blocks import sync_directory
 from tunan.checkpoint.manifest import CarriedFile, rank_directory
-from tunan.checkpoint.plan import PlannedBlock
-from tunan.checkpoint.precision import Precision
+from tunan.checkpoint.plan import Layout, PlannedBlock
+from tunan.checkpoint.quantize.compressed_tensors import quantization_config
+from tunan.checkpoint.quantize.modelslim import DESCRIPTION_FILE, description
 from tunan.checkpoint.source import Source
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -18,27 +19,29 @@ CONFIG_FILE = "config.json"
 
 
 def write_metadata(
-    source: Source, blocks: Iterable[PlannedBlock], precision: Precision, directory: Path
+    source: Source, blocks: Iterable[PlannedBlock], layout: Layout, directory: Path
 ) -> tuple[CarriedFile, ...]:
     """Writes every file beside the blocks, the manifest excepted, and syncs them."""
     carried = [
         _write(directory, file, content)
-        for file, content in _contents(source, list(blocks), precision)
+        for file, content in _contents(source, list(blocks), layout)
     ]
     for parent in {(directory / file.file).parent for file in carried}:
         sync_directory(parent)
     return tuple(carried)
 
 
-def converted_config(config: Mapping[str, Any], precision: Precision) -> dict[str, Any]:
-    """The configuration of the converted checkpoint: its number format is the new one.
+def converted_config(config: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    """The configuration of the converted checkpoint: its number formats are the new ones.
 
     `torch_dtype` is what every reader knows, `dtype` what transformers 5 writes.
     """
     converted = dict(config)
-    converted["torch_dtype"] = precision.torch_name
+    converted["torch_dtype"] = layout.precision.torch_name
     if "dtype" in converted:
-        converted["dtype"] = precision.torch_name
+        converted["dtype"] = layout.precision.torch_name
+    if layout.weights is not None and not layout.int8_cache:
+        converted["quantization_config"] = quantization_config(config, layout.weights)
     return converted
 
 
@@ -53,9 +56,11 @@ def index_of(blocks: Iterable[PlannedBlock]) -> dict[str, Any]:
 
 
 def _contents(
-    source: Source, blocks: list[PlannedBlock], precision: Precision
+    source: Source, blocks: list[PlannedBlock], layout: Layout
 ) -> Iterator[tuple[str, bytes]]:
-    yield CONFIG_FILE, _json(converted_config(source.config, precision))
+    yield CONFIG_FILE, _json(converted_config(source.config, layout))
+    if layout.int8_cache:
+        yield DESCRIPTION_FILE, _json(description(blocks))
     yield from sorted(source.auxiliary.items())
     plain = [block for block in blocks if block.rank is None]
     yield INDEX_FILE, _json(index_of(plain))

@@ -17,6 +17,10 @@ from tunan.checkpoint.inventory import Inventory
 from tunan.checkpoint.manifest import rank_directory
 from tunan.checkpoint.parallel import FusedParameter, Part, fused_parameters
 from tunan.checkpoint.precision import ITEM_BYTES, Precision, written_dtype
+from tunan.checkpoint.quantize.compressed_tensors import SCALE_SUFFIX
+from tunan.checkpoint.quantize.kv_cache import in_layer_order
+from tunan.checkpoint.quantize.scheme import Quantised, WeightScheme
+from tunan.checkpoint.quantize.which_layers import is_quantised
 from tunan.checkpoint.source import TensorInfo
 
 MIB = 1 << 20
@@ -27,12 +31,17 @@ _HEADER_BYTES_PER_FILE = 128
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor of a block: what it is called, how it is written, what it is made of."""
+    """One tensor of a block: what it is called, how it is written, what it is made of.
+
+    `quantised` is set in the integers of a quantised weight and in its scales, whose parts are
+    those of the weight.
+    """
 
     name: str
     dtype: str
     shape: Shape
     parts: tuple[Part, ...]
+    quantised: Quantised | None = None
 
     @property
     def bytes(self) -> int:
@@ -63,24 +72,40 @@ class PlannedBlock:
         return tuple(sorted(layer for layer in found if layer is not None))
 
 
+@dataclass(frozen=True)
+class Layout:
+    """What decides the blocks of a conversion beside the source: the number format of what is
+    not quantised, the scheme of what is (None: nothing), the largest block in bytes, whether
+    the cache is int8 too."""
+
+    precision: Precision
+    limit: int
+    weights: WeightScheme | None = None
+    int8_cache: bool = False
+
+
 def plan_plain(
-    inventory: Inventory, tensors: Mapping[str, TensorInfo], precision: Precision, limit: int
+    config: Mapping[str, Any],
+    inventory: Inventory,
+    tensors: Mapping[str, TensorInfo],
+    layout: Layout,
 ) -> list[PlannedBlock]:
-    """Blocks of the Hugging Face layout, each at most `limit` bytes with its header."""
-    entries = []
-    for name in inventory.names:
+    """Blocks of the Hugging Face layout, each at most `layout.limit` bytes with its header."""
+    entries: list[Entry] = []
+    unexpected = set(inventory.unexpected)
+    for name in in_layer_order(inventory.names, tensors):
         info = tensors[name]
         rows = info.shape[0] if info.shape else 1
-        dtype = written_dtype(name, info.dtype, precision)
-        entries.append(Entry(name, dtype, tuple(info.shape), (Part(name, 0, rows),)))
-    return _name("", cut(entries, limit), None)
+        whole = FusedParameter(name, tuple(info.shape), (Part(name, 0, rows),))
+        scheme = None if name in unexpected else layout.weights
+        entries += _entries(config, whole, tensors, layout.precision, scheme)
+    return _name("", cut(entries, layout.limit), None)
 
 
 def plan_rank(
     config: Mapping[str, Any],
     tensors: Mapping[str, TensorInfo],
-    precision: Precision,
-    limit: int,
+    layout: Layout,
     parallel: tuple[int, int],
     *,
     mtp: bool,
@@ -88,10 +113,11 @@ def plan_rank(
     """Blocks of one tensor-parallel rank; `parallel` is (degree, rank)."""
     degree, rank = parallel
     entries = [
-        _fused_entry(parameter, tensors, precision)
+        entry
         for parameter in fused_parameters(config, degree, rank, mtp=mtp)
+        for entry in _entries(config, parameter, tensors, layout.precision, layout.weights)
     ]
-    return _name(rank_directory(degree, rank) + "/", cut(entries, limit), rank)
+    return _name(rank_directory(degree, rank) + "/", cut(entries, layout.limit), rank)
 
 
 def cut(entries: Iterable[Entry], limit: int) -> list[list[Entry]]:
@@ -157,15 +183,36 @@ def _alignment(entry: Entry) -> tuple[bool, int]:
     return entry.bytes % 64 != 0, -ITEM_BYTES[entry.dtype]
 
 
-def _fused_entry(
-    parameter: FusedParameter, tensors: Mapping[str, TensorInfo], precision: Precision
-) -> Entry:
-    dtypes = {
-        written_dtype(part.tensor, tensors[part.tensor].dtype, precision)
-        for part in parameter.parts
-        if part.tensor is not None
-    }
-    return Entry(parameter.name, dtypes.pop(), parameter.shape, parameter.parts)
+def _entries(
+    config: Mapping[str, Any],
+    parameter: FusedParameter,
+    tensors: Mapping[str, TensorInfo],
+    precision: Precision,
+    scheme: WeightScheme | None,
+) -> list[Entry]:
+    """A parameter as it is written: one tensor, or integers and their scales."""
+    sources = [tensors[part.tensor] for part in parameter.parts if part.tensor is not None]
+    first = sources[0]
+    if scheme and is_quantised(config, first.name, first.shape):
+        return _quantised_entries(parameter, scheme)
+    dtype = written_dtype(first.name, first.dtype, precision)
+    return [Entry(parameter.name, dtype, parameter.shape, parameter.parts)]
+
+
+def _quantised_entries(parameter: FusedParameter, scheme: WeightScheme) -> list[Entry]:
+    *leading, columns = parameter.shape
+    scales = (*leading, scheme.groups(columns))
+    values = Quantised(scheme, "values")
+    return [
+        Entry(parameter.name, "I8", parameter.shape, parameter.parts, values),
+        Entry(
+            parameter.name + SCALE_SUFFIX,
+            scheme.scale_dtype,
+            scales,
+            parameter.parts,
+            Quantised(scheme, "scale"),
+        ),
+    ]
 
 
 def inputs_of(block: PlannedBlock) -> Iterator[str]:

@@ -3,12 +3,19 @@
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunan.cli.counts import positive, worker_count
+from tunan.cli.quantisation import (
+    add_quantisation_options,
+    calibration_of,
+    quantisation_of,
+    told_of,
+)
 
 if TYPE_CHECKING:
     from tunan.checkpoint.convert import ConversionPlan, ConvertOptions, Outcome
@@ -24,11 +31,16 @@ safetensors with an index, so that transformers and plain vLLM read the result t
 
 SOURCE is a Hugging Face directory (safetensors or pytorch_model.bin), a GGUF file or a
 plain state dict (.pt). DeepSeek's block-wise FP8 is converted to --dtype.
+
+--quantize w8a8 holds the weights of attention, MLPs and experts as int8, one scale an output
+channel, in the format compressed-tensors, which vLLM and vllm-ascend read; w4a8 (CPU only) as int4
+with a scale for each 32 inputs. Activations are int8, scaled while the model runs.
 """
 _EXAMPLE = """\
 examples:
   tunan convert ./DeepSeek-R1 ./r1 --target ascend910b --tensor-parallel-size 16
   tunan convert SmolLM2-135M-Instruct.Q8_0.gguf ./smollm2
+  tunan convert ./DeepSeek-R1-Distill-Qwen-7B ./r1-7b-w8a8 --quantize w8a8
 """
 
 
@@ -46,6 +58,7 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("source", type=Path, metavar="SOURCE")
     parser.add_argument("destination", type=Path, metavar="DEST", help="directory to make")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: bfloat16")
+    add_quantisation_options(parser)
     parser.add_argument(
         "--target", default="cpu", help="cpu (default), ascend910b, ascend910c, ascend310p"
     )
@@ -75,14 +88,15 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Converts, or with --dry-run says what would be done."""
+    # Host work: torch must not look for the device of an Ascend environment when imported.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     from tunan.checkpoint.convert import convert, plan_conversion, space_for, unfinished
     from tunan.checkpoint.destination import Destination
-    from tunan.checkpoint.source import open_source
 
     options = _options(args)
     destination = Destination(Path(args.destination))
     destination.check(args.source, overwrite=options.overwrite)
-    source = open_source(args.source, args.config)
+    source = _open(args, options)
     plan = plan_conversion(source, options)
     _warn(plan)
     if args.dry_run:
@@ -106,6 +120,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _open(args: argparse.Namespace, options: "ConvertOptions") -> "Source":
+    """The source; with an int8 cache, once the model has run."""
+    from tunan.checkpoint.quantize.kv_cache import check_cache_fits, with_cache_scales
+    from tunan.checkpoint.quantize.running import bytes_needed
+    from tunan.checkpoint.source import open_source
+
+    source = open_source(args.source, args.config)
+    if options.calibration is None:
+        return source
+    check_cache_fits(source.config, options.target, options.tensor_parallel)
+    _say(
+        f"tunan: running the model on {options.calibration.name} to find the cache's scales; "
+        f"this takes {bytes_needed(source.tensors) / 1e9:.1f} GB of memory"
+    )
+    return with_cache_scales(source, options.calibration)
+
+
 def _options(args: argparse.Namespace) -> "ConvertOptions":
     from tunan.checkpoint.convert import ConvertOptions
     from tunan.checkpoint.plan import MIB
@@ -113,6 +144,8 @@ def _options(args: argparse.Namespace) -> "ConvertOptions":
 
     given: dict[str, Any] = {
         "precision": PRECISIONS[args.dtype],
+        "quantisation": quantisation_of(args),
+        "calibration": calibration_of(args),
         "target": args.target,
         "tensor_parallel": args.tensor_parallel_size,
         "max_batch_size": args.max_batch_size,
@@ -121,7 +154,8 @@ def _options(args: argparse.Namespace) -> "ConvertOptions":
         "workers": args.workers,
         "overwrite": args.overwrite,
     }
-    return ConvertOptions(**{key: value for key, value in given.items() if value is not None})
+    known = {key: value for key, value in given.items() if value is not None}
+    return ConvertOptions(**known, report=args.report)
 
 
 def _warn(plan: "ConversionPlan") -> None:
@@ -221,6 +255,8 @@ def _print_outcome(
     _print_operators(plan, outcome.manifest.target)
     for kept in outcome.manifest.kept_precision:
         _print(f"kept in {kept.dtype}: {kept.tensors} tensors named *{kept.suffix}")
+    for line in told_of(outcome.manifest):
+        _print(line)
     _print(
         f"{destination.path}: {len(plan.blocks)} blocks ({outcome.reused} from an earlier run), "
         f"{outcome.written_bytes / 1e9:.2f} GB written in {seconds:.1f} s "

@@ -1,0 +1,119 @@
+"""The options of `tunan convert` about integers, and what it says of their cost."""
+
+import argparse
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunan.checkpoint.manifest import Manifest, Quality, Quantization
+    from tunan.checkpoint.quantize.kv_cache import Calibration
+    from tunan.checkpoint.quantize.scheme import Quantisation
+
+QUANTISATIONS = ("w8a8", "w4a8")
+GROUP_SIZES = (32, 64, 128)
+CLIPPING = ("search", "none")
+SHOWN_WORST = 3
+
+
+def add_quantisation_options(parser: argparse.ArgumentParser) -> None:
+    """Adds them to the verb."""
+    parser.add_argument(
+        "--quantize",
+        choices=QUANTISATIONS,
+        metavar="SCHEME",
+        help="w8a8 or w4a8; default: no quantising",
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        choices=GROUP_SIZES,
+        help="inputs that share a scale in w4a8; default: 32",
+    )
+    parser.add_argument(
+        "--clipping",
+        choices=CLIPPING,
+        help="search (default): the scale of least squared error; none: of the largest value",
+    )
+    parser.add_argument(
+        "--kv",
+        choices=("int8",),
+        help="int8 key/value cache of Ascend (C8); runs the model here to find its scales",
+    )
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="FILE", help="text for --kv; default: one that is shipped"
+    )
+    parser.add_argument(
+        "--report",
+        action=argparse.BooleanOptionalAction,
+        help="run the model before and after quantising; default: up to 2 billion weights",
+    )
+
+
+def quantisation_of(args: argparse.Namespace) -> "Quantisation | None":
+    """What is asked of weights; raises UsageError for options that do not go together."""
+    from tunan.checkpoint.quantize.scheme import QUANTISATIONS as KNOWN
+    from tunan.errors import UsageError
+
+    if args.quantize is None:
+        for flag, given in (("--clipping", args.clipping), ("--group-size", args.group_size)):
+            if given is not None:
+                raise UsageError(f"{flag} is for quantised weights; give --quantize too")
+        return None
+    chosen = KNOWN[args.quantize]
+    weights = dataclasses.replace(chosen.weights, clipping=args.clipping != "none")
+    if args.group_size is not None:
+        if weights.group is None:
+            raise UsageError(
+                f"--group-size: {chosen.name} has a scale an output channel, no groups"
+            )
+        weights = dataclasses.replace(weights, group=args.group_size)
+    if weights.group and args.target.startswith("ascend"):
+        raise UsageError(
+            f"--quantize {chosen.name}: vllm-ascend reads no int4 linear layer in this format; "
+            "for Ascend use w8a8"
+        )
+    return dataclasses.replace(chosen, weights=weights)
+
+
+def calibration_of(args: argparse.Namespace) -> "Calibration | None":
+    """What an int8 cache is found with; raises UsageError as `quantisation_of`."""
+    from tunan.checkpoint.quantize.kv_cache import Calibration
+    from tunan.errors import UsageError
+
+    if args.kv is None:
+        if args.calibrate is not None:
+            raise UsageError("--calibrate is for an int8 cache; give --kv int8 too")
+        return None
+    if args.calibrate is not None and not args.calibrate.is_file():
+        raise UsageError(f"{args.calibrate}: no such file to calibrate with")
+    return Calibration(args.calibrate)
+
+
+def told_of(manifest: "Manifest") -> Iterator[str]:
+    """Lines on what was quantised and what that cost; none if nothing was."""
+    if manifest.quantization:
+        yield from _weights(manifest.quantization)
+    if manifest.quality:
+        yield _quality(manifest.quality)
+
+
+def _weights(quantization: "Quantization") -> Iterator[str]:
+    from tunan.cli.table import render
+
+    yield (
+        f"{quantization.scheme}: {quantization.quantised_weights} weights, {quantization.weights}; "
+        f"mean relative error {quantization.mean_relative_error:.4f}"
+    )
+    rows = [(worst.weight, f"{worst.relative_error:.4f}") for worst in quantization.worst_weights]
+    yield render(("worst weight", "relative error"), rows[:SHOWN_WORST])
+
+
+def _quality(quality: "Quality") -> str:
+    return (
+        f"on {quality.tokens} tokens of {quality.text}: perplexity {quality.perplexity:.3f}, "
+        f"{quality.perplexity_before:.3f} before ({quality.perplexity_increase:+.2%}); "
+        f"KL divergence {quality.kl_divergence:.4f}; "
+        f"same likeliest token {quality.greedy_agreement:.1%}"
+    )
