@@ -1,0 +1,148 @@
+"""Packed weights on disk: kept, found again, and refused when they are not what they claim."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models import write_llama
+from tunan.engine.cpu.packed_file import HEADER_BYTES, PackedWeights
+from tunan.engine.cpu.sidecar import FOLDER, Packing, Sidecar
+
+SIZE = 100_000
+PACKING = Packing("linear2v1", 1, 0)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_llama(tmp_path / "model", num_hidden_layers=1)
+
+
+def fill(out: torch.Tensor) -> None:
+    out.copy_(torch.arange(out.numel()) % 251)
+
+
+def never(out: torch.Tensor) -> None:
+    raise AssertionError("packed again")
+
+
+def make(checkpoint: Path, packing: Packing = PACKING) -> PackedWeights:
+    return Sidecar.of(checkpoint, packing).make("layers.0.qkv", "w8", SIZE, fill)
+
+
+def find(checkpoint: Path, packing: Packing = PACKING) -> PackedWeights | None:
+    return Sidecar.of(checkpoint, packing).find("layers.0.qkv", "w8", SIZE)
+
+
+def test_packed_weights_are_found_by_the_next_process(checkpoint: Path) -> None:
+    made = make(checkpoint)
+    found = find(checkpoint)
+    assert found is not None
+    assert found.path == made.path
+    assert torch.equal(found.data, torch.arange(SIZE, dtype=torch.int64).remainder(251).byte())
+    assert found.data.data_ptr() % 64 == 0
+
+
+def test_they_lie_beside_the_checkpoint(checkpoint: Path) -> None:
+    path = make(checkpoint).path
+    assert path == checkpoint / FOLDER / "packed-linear2v1" / "tp-1-0" / "layers.0.qkv.bin"
+
+
+def test_nothing_unfinished_is_left(checkpoint: Path) -> None:
+    path = make(checkpoint).path
+    assert path is not None
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_packing_that_fails_leaves_nothing(checkpoint: Path) -> None:
+    with pytest.raises(AssertionError, match="packed again"):
+        Sidecar.of(checkpoint, PACKING).make("layers.0.qkv", "w8", SIZE, never)
+    assert not list((checkpoint / FOLDER).rglob("*.*"))
+    assert find(checkpoint) is None
+
+
+@pytest.mark.parametrize(
+    "other", [Packing("linear1v1", 1, 0), Packing("linear2v1", 2, 0), Packing("linear2v1", 2, 1)]
+)
+def test_another_layout_or_rank_does_not_find_them(checkpoint: Path, other: Packing) -> None:
+    make(checkpoint)
+    assert find(checkpoint, other) is None
+
+
+def test_another_form_of_the_same_layer_does_not_find_them(checkpoint: Path) -> None:
+    make(checkpoint)
+    sidecar = Sidecar.of(checkpoint, PACKING)
+    assert sidecar.find("layers.0.qkv", "w4", SIZE) is None
+    assert sidecar.find("layers.0.qkv", "w8", SIZE + 1) is None
+
+
+def test_a_changed_checkpoint_makes_them_stale(checkpoint: Path) -> None:
+    make(checkpoint)
+    write_llama(checkpoint, num_hidden_layers=1, seed=1)
+    assert find(checkpoint) is None
+    make(checkpoint)
+    assert find(checkpoint) is not None
+
+
+@pytest.mark.parametrize("at", [0, 20, HEADER_BYTES + 5, HEADER_BYTES + SIZE - 1])
+def test_a_flipped_byte_is_found_out(checkpoint: Path, at: int) -> None:
+    path = make(checkpoint).path
+    assert path is not None
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    assert find(checkpoint) is None
+
+
+def test_a_truncated_file_is_found_out(checkpoint: Path) -> None:
+    path = make(checkpoint).path
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:-1])
+    assert find(checkpoint) is None
+
+
+def test_a_file_is_hashed_once_for_as_long_as_it_is_unchanged(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(checkpoint).path
+    assert path is not None
+
+    def refuse(_: PackedWeights) -> str:
+        raise AssertionError("hashed again")
+
+    monkeypatch.setattr(PackedWeights, "hash", refuse)
+    assert find(checkpoint) is not None
+    os.utime(path)
+    with pytest.raises(AssertionError, match="hashed again"):
+        find(checkpoint)
+
+
+def test_a_read_only_checkpoint_keeps_them_in_the_users_cache(
+    checkpoint: Path, cache: Path
+) -> None:
+    (checkpoint / FOLDER).write_text("")  # stands in the way, as a read-only directory would
+    path = make(checkpoint).path
+    assert path is not None
+    assert cache in path.parents
+    assert find(checkpoint) is not None
+
+
+def test_with_no_place_to_write_they_stay_in_memory(checkpoint: Path, cache: Path) -> None:
+    (checkpoint / FOLDER).write_text("")
+    cache.mkdir()
+    (cache / "tunan").write_text("")
+    sidecar = Sidecar.of(checkpoint, PACKING)
+    made = sidecar.make("layers.0.qkv", "w8", SIZE, fill)
+    assert (made.path, sidecar.unkept) == (None, 1)
+    assert int(made.data[252]) == 1
+
+
+def test_what_is_no_checkpoint_keeps_nothing(tmp_path: Path) -> None:
+    assert Sidecar.of(tmp_path / "an/unknown-model", PACKING).places == ()

@@ -1,0 +1,101 @@
+"""Llama and Qwen2 as vLLM has them, with their decoder layers fused where that is covered.
+
+Weight loading, parallelism, scheduling and everything that is refused stay vLLM's own.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from vllm.forward_context import get_forward_context
+from vllm.model_executor.models import llama, qwen2
+
+from tunan.engine.cpu import head
+from tunan.engine.cpu.coverage import refusal
+from tunan.engine.cpu.decoder import Batch, DecoderLayers
+from tunan.engine.cpu.linear import PackingKernel
+from tunan.engine.cpu.log import logger
+from tunan.engine.cpu.process import hush_openmp, sidecar_of
+from tunan.engine.cpu.sidecar import Sidecar
+from tunan.engine.cpu.switch import Switch
+
+
+class FusedForward:
+    """Put before one of vLLM's model classes, runs its decoder layers through `DecoderLayers`."""
+
+    _decoder: DecoderLayers | None = None
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
+        self._vllm_config = vllm_config
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Loads what is not packed already: what is, is neither read nor copied."""
+        for module in self.modules():  # type: ignore[attr-defined]
+            kernel = getattr(getattr(module, "scheme", None), "kernel", None)
+            if isinstance(kernel, PackingKernel) and kernel.find(module):
+                kernel.ignore_weights(module)
+        loaded: set[str] = super().load_weights(weights)  # type: ignore[misc]
+        return loaded
+
+    def process_weights_after_loading(self) -> None:
+        """vLLM calls it last: all layers are packed by now, or never will be."""
+        reason = refusal(self, self._vllm_config)
+        if reason is None:
+            self._decoder = DecoderLayers(self, self._vllm_config.model_config.dtype)
+            hush_openmp()
+        how = "are fused" if reason is None else f"are vLLM's own: {reason}"
+        sidecar = sidecar_of(self._vllm_config)
+        if reason is None and Switch.from_environment().head:
+            how += f"; {self._quantise_head(sidecar)}"
+        logger.info("tunan: decoder layers %s; %s", how, sidecar.report())
+
+    def _quantise_head(self, sidecar: Sidecar) -> str:
+        reason = head.refusal(self.lm_head)  # type: ignore[attr-defined]
+        if reason is not None:
+            return f"the head stays as it is: {reason}"
+        head.quantise(self.lm_head, sidecar)  # type: ignore[attr-defined]
+        return "the head was made int8"
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> Any:
+        metadata = get_forward_context().attn_metadata
+        batch = _batch(self._decoder, metadata, positions)
+        dry = self._decoder is not None and metadata is None
+        if batch is None and not dry:
+            return super().forward(  # type: ignore[misc]
+                input_ids, positions, intermediate_tensors, inputs_embeds
+            )
+        inner: Any = self.model  # type: ignore[attr-defined]
+        hidden = inner.embed_input_ids(input_ids) if inputs_embeds is None else inputs_embeds
+        if self._decoder is None or batch is None:
+            # vLLM's dry run, which has no requests: it would compile layers that never run.
+            return inner.norm(hidden)
+        normed, _ = inner.norm(*self._decoder(hidden, batch))
+        return normed
+
+
+def _batch(decoder: DecoderLayers | None, metadata: Any, positions: torch.Tensor) -> Batch | None:
+    """A step's batch, if it is one that the decoder layers take."""
+    if decoder is None or not isinstance(metadata, dict) or positions.dim() != 1:
+        return None
+    found = metadata.get(decoder.names[0])
+    if found is None or any(metadata.get(name) is not found for name in decoder.names):
+        return None
+    slots = found.slot_mapping
+    if found.causal is not True or slots.shape[0] != positions.shape[0]:
+        return None
+    return Batch(positions, slots, found.query_start_loc, found.seq_lens, found.block_table)
+
+
+class LlamaForCausalLM(FusedForward, llama.LlamaForCausalLM):  # type: ignore[misc]
+    """vLLM's, with fused decoder layers."""
+
+
+class Qwen2ForCausalLM(FusedForward, qwen2.Qwen2ForCausalLM):  # type: ignore[misc]
+    """vLLM's, with fused decoder layers."""
