@@ -10,14 +10,14 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN         := $(VENV)/bin
 BIN_ASCEND  := $(VENV_ASCEND)/bin
 EMULATOR    := $(shell find emulator -type f -not -name '*.pyc')
-CPP         := $(shell find emulator \( -name '*.cpp' -o -name '*.h' \) -not -path '*/build/*')
+CPP         := $(shell find emulator tunan/kernels/native \( -name '*.cpp' -o -name '*.cc' -o -name '*.h' \) -not -path '*/build/*')
 KERNELS     := tunan/kernels/libtunan_kernels.so
 KERNELS_SRC := tunan/kernels/CMakeLists.txt $(shell find tunan/kernels/native -type f)
 MODELS      := .models
 SAMPLE      := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 CONVERTED   := $(MODELS)/smollm2-135m-instruct
 
-.PHONY: help setup setup-ascend kernels run stop test test-unit test-engine can-test-ascend test-ascend test-ascend-short test-kernels-sanitized lint format clean
+.PHONY: help setup setup-ascend kernels run stop test test-unit test-engine can-test-ascend test-ascend test-ascend-short test-kernels-native lint format clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -50,13 +50,16 @@ run: $(VENV)/.ready $(KERNELS) $(CONVERTED)/tunan.json  ## Convert and serve the
 stop:  ## Stop the server that `make run` left running.
 	scripts/stop_sample.sh
 
-test: can-test-ascend test-unit test-engine lint test-ascend-short  ## Everything that CI runs.
+test: can-test-ascend test-unit test-kernels-native test-engine lint test-ascend-short  ## Everything that CI runs.
 
 can-test-ascend:
 	@python3.11 -c '' 2>/dev/null && command -v g++ >/dev/null || { echo "make test: the Ascend tests need python3.11 and g++; install them, or run: make test-unit test-engine lint" >&2; exit 3; }
 
 test-unit: $(VENV)/.ready-dev $(KERNELS)  ## Tests that need no engine.
 	$(BIN)/pytest -q -m "not engine and not ascend"
+
+test-kernels-native: $(VENV)/.ready-dev $(KERNELS)  ## The kernels' C++ under sanitizers, and for ARM in qemu.
+	VENV="$(VENV)" scripts/test_kernels_native.sh
 
 test-engine: $(VENV)/.ready-dev $(KERNELS) $(SAMPLE)  ## Tests with a real vLLM engine.
 	$(BIN)/pytest -q -m engine

@@ -1,0 +1,226 @@
+#include "layer/layer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "linear/linear.h"
+#include "memory.h"
+#include "norm/norm.h"
+#include "rope/rope.h"
+
+namespace tunan {
+namespace {
+
+// Of one step; kept by the calling thread for the next.
+struct Buffers {
+    int8_t* values;  // of the widest rows that are quantised
+    float* scales;
+    int32_t* sums;
+    char* wide;       // qkv, then gate and up
+    char* attention;  // [tokens][heads head_size]
+
+    bool get(const LayerWeights& w, int64_t tokens) {
+        static thread_local Scratch scratch;
+        const int64_t bytes = float_bytes(static_cast<FloatType>(w.type));
+        const int64_t attended = static_cast<int64_t>(w.heads) * w.head_size;
+        const int64_t qkv = attended + 2 * static_cast<int64_t>(w.key_heads) * w.head_size;
+        const int64_t widest = std::max<int64_t>({w.hidden, w.intermediate, attended});
+        const size_t sizes[] = {
+            round_up(tokens * activation_stride(widest), kCacheLine),
+            round_up(tokens * sizeof(float), kCacheLine),
+            round_up(tokens * activation_sums(widest) * sizeof(int32_t), kCacheLine),
+            round_up(tokens * std::max<int64_t>(qkv, 2 * int64_t{w.intermediate}) * bytes,
+                     kCacheLine),
+            round_up(tokens * attended * bytes, kCacheLine),
+        };
+        size_t total = 0;
+        for (const size_t size : sizes) total += size;
+        char* at = static_cast<char*>(scratch.get(total));
+        if (!at) return false;
+        values = reinterpret_cast<int8_t*>(at);
+        scales = reinterpret_cast<float*>(at += sizes[0]);
+        sums = reinterpret_cast<int32_t*>(at += sizes[1]);
+        wide = at += sizes[2];
+        attention = at += sizes[3];
+        return true;
+    }
+};
+
+class Layer {
+  public:
+    Layer(const LayerWeights& weights, const PagedCache& cache, const LayerStep& step)
+        : w_(weights),
+          cache_(cache),
+          step_(step),
+          type_(static_cast<FloatType>(weights.type)),
+          attended_(static_cast<int64_t>(weights.heads) * weights.head_size),
+          keys_(static_cast<int64_t>(weights.key_heads) * weights.head_size) {}
+
+    Status run() {
+        if (const Status status = check()) return status;
+        if (step_.tokens == 0) return kOk;
+        if (!buffers_.get(w_, step_.tokens))
+            return fail(kOutOfMemory, "decoder layer: no memory for %d tokens", step_.tokens);
+        if (const Status status = norm(w_.input_norm, step_.first_layer != 0)) return status;
+        if (const Status status = project(w_.qkv, w_.hidden, w_.qkv_bias, buffers_.wide, qkv()))
+            return status;
+        if (const Status status = rotate_and_write_keys()) return status;
+        if (const Status status = attend_to_cache()) return status;
+        quantize_rows(buffers_.attention, type_, attended_, step_.tokens, attended_,
+                      buffers_.values, buffers_.scales, buffers_.sums);
+        if (const Status status =
+                project(w_.output, attended_, w_.output_bias, step_.hidden, w_.hidden))
+            return status;
+        if (const Status status = norm(w_.post_norm, false)) return status;
+        if (const Status status =
+                project(w_.gate_up, w_.hidden, nullptr, buffers_.wide, 2 * w_.intermediate))
+            return status;
+        if (const Status status = activate()) return status;
+        return project(w_.down, w_.intermediate, nullptr, step_.hidden, w_.hidden);
+    }
+
+  private:
+    int64_t qkv() const { return attended_ + 2 * keys_; }
+
+    Status check() const {
+        if (type_ != FloatType::f32 && type_ != FloatType::bf16)
+            return fail(kBadArgument, "decoder layer: activations of type %d; use f32 or bf16",
+                        w_.type);
+        if (w_.hidden < 1 || w_.intermediate < 1 || w_.heads < 1 || w_.key_heads < 1 ||
+            w_.heads % w_.key_heads || step_.tokens < 0)
+            return fail(kBadArgument,
+                        "decoder layer: hidden %d, intermediate %d, %d heads and %d of keys",
+                        w_.hidden, w_.intermediate, w_.heads, w_.key_heads);
+        if (cache_.heads != w_.key_heads || cache_.head_size != w_.head_size || cache_.rope_size)
+            return fail(kBadArgument,
+                        "decoder layer: %d key heads of %d for a cache of %d heads of %d",
+                        w_.key_heads, w_.head_size, cache_.heads, cache_.head_size);
+        const struct {
+            const char* name;
+            const void* packed;
+            int64_t outputs, inputs;
+        } needed[] = {{"qkv", w_.qkv, qkv(), w_.hidden},
+                      {"output", w_.output, w_.hidden, attended_},
+                      {"gate_up", w_.gate_up, 2 * int64_t{w_.intermediate}, w_.hidden},
+                      {"down", w_.down, w_.hidden, w_.intermediate}};
+        for (const auto& weight : needed)
+            if (const Status status =
+                    check_weight(weight.packed, weight.name, weight.outputs, weight.inputs))
+                return status;
+        return kOk;
+    }
+
+    static Status check_weight(const void* packed, const char* name, int64_t outputs,
+                               int64_t inputs) {
+        const PackedHeader* header = read_header(packed);
+        if (!header) return kBadPacking;
+        if (header->outputs == outputs && header->inputs == inputs) return kOk;
+        return fail(kBadArgument, "decoder layer: %s is packed %lld x %lld; %lld x %lld is needed",
+                    name, static_cast<long long>(header->outputs),
+                    static_cast<long long>(header->inputs), static_cast<long long>(outputs),
+                    static_cast<long long>(inputs));
+    }
+
+    // Quantises the norm of hidden + residual, or of hidden alone, which becomes the residual.
+    Status norm(const void* weight, bool first) {
+        NormCall call{};
+        call.x = step_.hidden;
+        call.x_stride = call.residual_stride = w_.hidden;
+        if (first) {
+            std::memcpy(step_.residual, step_.hidden,
+                        static_cast<size_t>(step_.tokens) * w_.hidden * float_bytes(type_));
+        } else {
+            call.residual = step_.residual;
+        }
+        call.weight = weight;
+        call.quantized = quantized();
+        call.rows = step_.tokens;
+        call.size = w_.hidden;
+        call.type = w_.type;
+        call.epsilon = w_.epsilon;
+        return rms_norm(call);
+    }
+
+    Status activate() {
+        SwigluCall call{};
+        call.x = buffers_.wide;
+        call.x_stride = 2 * int64_t{w_.intermediate};
+        call.quantized = quantized();
+        call.rows = step_.tokens;
+        call.size = w_.intermediate;
+        call.type = w_.type;
+        return swiglu(call);
+    }
+
+    QuantizedRows quantized() const { return {buffers_.values, buffers_.scales, buffers_.sums}; }
+
+    Status project(const void* packed, int64_t inputs, const float* bias, void* out,
+                   int64_t outputs) const {
+        const Activations x = {buffers_.values, buffers_.scales, buffers_.sums, step_.tokens,
+                               inputs};
+        return linear(packed, x, bias, {out, type_, outputs});
+    }
+
+    char* part(int64_t element) const { return buffers_.wide + element * float_bytes(type_); }
+
+    Status rotate_and_write_keys() {
+        Rotation rotation{};
+        rotation.query = part(0);
+        rotation.key = part(attended_);
+        rotation.positions = step_.positions;
+        rotation.cos_sin = w_.cos_sin;
+        rotation.query_token_stride = rotation.key_token_stride = qkv();
+        rotation.query_head_stride = rotation.key_head_stride = w_.head_size;
+        rotation.max_position = w_.max_position;
+        rotation.query_heads = w_.heads;
+        rotation.key_heads = w_.key_heads;
+        rotation.head_size = w_.head_size;
+        rotation.rotary_size = w_.rotary_size;
+        rotation.type = rotation.cos_sin_type = w_.type;
+        rotation.neox = w_.neox;
+        const CacheWrite write = {
+            part(attended_), part(attended_ + keys_), step_.slots, qkv(), qkv(), w_.type};
+        return tunan::rotate_and_write(&rotation, &write, &cache_, step_.tokens);
+    }
+
+    Status attend_to_cache() {
+        AttentionCall call{};
+        call.query = part(0);
+        call.query_token_stride = qkv();
+        call.out = buffers_.attention;
+        call.out_token_stride = attended_;
+        call.query_start = step_.query_start;
+        call.seq_lens = step_.seq_lens;
+        call.block_table = step_.block_table;
+        call.table_stride = step_.table_stride;
+        call.table_width = step_.table_width;
+        call.sequences = step_.sequences;
+        call.tokens = step_.tokens;
+        call.heads = w_.heads;
+        call.query_type = w_.type;
+        call.scale = w_.scale;
+        call.window = w_.window;
+        call.causal = 1;
+        return attend(call, cache_);
+    }
+
+    const LayerWeights& w_;
+    const PagedCache& cache_;
+    const LayerStep& step_;
+    FloatType type_;
+    int64_t attended_, keys_;  // elements of all query heads, of all key heads
+    Buffers buffers_{};
+};
+
+}  // namespace
+
+Status decoder_layer(const LayerWeights& weights, const PagedCache& cache, const LayerStep& step) {
+    return Layer(weights, cache, step).run();
+}
+
+}  // namespace tunan
+
+TUNAN_API int tunan_decoder_layer(const tunan::LayerWeights* weights,
+                                  const tunan::PagedCache* cache, const tunan::LayerStep* step) {
+    return tunan::decoder_layer(*weights, *cache, *step);
+}

@@ -1,0 +1,46 @@
+// Linear layers of packed int8 or int4 weights and int8 activations, for other kernels to call.
+#pragma once
+
+#include <cstdint>
+
+#include "float_type.h"
+#include "linear/layout.h"
+#include "status.h"
+
+namespace tunan {
+
+// Activations are read in rows of this many bytes, a multiple of 128; those beyond K are zero.
+constexpr int64_t activation_stride(int64_t inputs) { return (inputs + 127) / 128 * 128; }
+// Sums of the activations of every 32 inputs of a row.
+constexpr int64_t activation_sums(int64_t inputs) { return activation_stride(inputs) / 32; }
+
+// Rows quantised with a scale each: x[m][k] is about values[m][k] * scales[m]. Values are -127 ...
+// 127.
+struct Activations {
+    const int8_t* values;  // [rows][activation_stride(inputs)], at a multiple of 4
+    const float* scales;   // [rows]
+    const int32_t* sums;   // [rows][activation_sums(inputs)]
+    int64_t rows;
+    int64_t inputs;
+};
+
+struct LinearResult {
+    void* data;  // row m, output n: element m * stride + n
+    FloatType type;
+    int64_t stride;  // elements
+};
+
+// Quantises rows of x, `x_stride` elements apart, as kernels.h says (quantize_row).
+void quantize_rows(const void* x, FloatType type, int64_t x_stride, int64_t rows, int64_t inputs,
+                   int8_t* values, float* scales, int32_t* sums);
+
+// result[m][n] = scale[n] * x.scales[m] * sum over k of weight[n][k] * x.values[m][k] + bias[n];
+// `bias` is [outputs] f32 or null. Fails if `packed` is of another layout or has other inputs.
+Status linear(const void* packed, const Activations& x, const float* bias,
+              const LinearResult& result);
+
+// The header of packed weights that this CPU's kernels can read; null, after fail(), if they
+// cannot.
+const PackedHeader* read_header(const void* packed);
+
+}  // namespace tunan

@@ -1,0 +1,24 @@
+#include "memory.h"
+
+#include <atomic>
+
+#include "pool.h"
+#include "status.h"
+
+// Asks for 2 MiB pages for memory of the caller's, before it is first written.
+TUNAN_API void tunan_advise_huge_pages(void* data, int64_t bytes) {
+    tunan::advise_huge_pages(data, static_cast<size_t>(bytes));
+}
+
+// Reads `bytes` (a multiple of 8) with all threads, and does nothing with them but to return their
+// exclusive or: what memory allows, for benchmarks to compare with.
+TUNAN_API uint64_t tunan_read_memory(const uint64_t* data, int64_t bytes) {
+    constexpr int64_t words_a_chunk = 1 << 15;
+    std::atomic<uint64_t> all{0};
+    tunan::parallel_for(bytes / 8, words_a_chunk, [&](int64_t begin, int64_t end, int) {
+        uint64_t together = 0;
+        for (int64_t i = begin; i < end; i++) together ^= data[i];
+        all.fetch_xor(together, std::memory_order_relaxed);
+    });
+    return all.load();
+}
