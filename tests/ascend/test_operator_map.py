@@ -8,6 +8,7 @@ import pytest
 
 from tests.ascend.conftest import PROMPTS
 from tests.ascend.emulated import PROGRAMS, Outcome, generate, run_emulated
+from tunan.cli.main import main
 from tunan.ops.map import catalogue, operator_map
 
 pytestmark = pytest.mark.ascend
@@ -38,10 +39,10 @@ def kernels(modules: set[str]) -> set[str]:
     return {kernel for module in modules for kernel in catalogue().run(module, TARGET).kernels}
 
 
-def mapped(model: Path) -> set[str]:
+def mapped(model: Path, *, eight_bits: bool = False) -> set[str]:
     """The module classes that the map gives a model."""
     config = json.loads((model / "config.json").read_text())
-    return {one.module for one in operator_map(config, TARGET)}
+    return {one.module for one in operator_map(config, TARGET, eight_bits=eight_bits)}
 
 
 def served(model: Path) -> Outcome:
@@ -51,12 +52,16 @@ def served(model: Path) -> Outcome:
     return outcome
 
 
-def check(model: Path, ran: set[str]) -> None:
-    """All that the map names for the model ran, and nothing that it names for others only."""
-    wanted = kernels(mapped(model))
+def check_named(modules: set[str], ran: set[str]) -> None:
+    """All that the map names for the modules ran, and nothing that it names for others only."""
+    wanted = kernels(modules)
     others = kernels(set(catalogue().modules)) - wanted
     assert wanted <= ran
     assert not others & ran
+
+
+def check(model: Path, ran: set[str]) -> None:
+    check_named(mapped(model), ran)
     # What the map says runs elsewhere or instead under conditions that do not hold here.
     assert not {"atb::PagedAttention", "aclnnRotaryPositionEmbedding", "aclnnSilu"} & ran
 
@@ -84,6 +89,16 @@ def test_a_mixture_of_experts_runs_what_the_map_says(deepseek_v3: Path) -> None:
 @pytest.mark.long
 def test_deepseek_v2_runs_what_the_map_says(deepseek_v2: Path) -> None:
     check(deepseek_v2, served(deepseek_v2).operators())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["llama", "deepseek_v2"])
+def test_eight_bit_layers_run_what_the_map_says(
+    family: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source, model = request.getfixturevalue(family), tmp_path / "w8a8"
+    assert main(["convert", str(source), str(model), "--quantize", "w8a8", "--no-report"]) == 0
+    check_named(mapped(source, eight_bits=True), served(model).operators())
 
 
 def test_quick_gelu_and_layer_norm_run_what_the_map_says(tmp_path: Path) -> None:

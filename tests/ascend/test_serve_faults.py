@@ -1,6 +1,7 @@
 """Each fault of an emulated device through `tunan serve`: one line, a status, nothing left."""
 
 import os
+import re
 import signal
 import socket
 import time
@@ -18,7 +19,9 @@ ONE = ("--warmup-requests", "1")
 TWO = (*ONE, "--tensor-parallel-size", "2")
 # The operators of the start and of one warm-up request are fewer; a stream of 480 tokens has more.
 IN_THE_STREAM = "after=8000"
-PATIENCE_S = 200
+PATIENCE_S = 500
+# Longer than the imports of a start take, which count as standing still, too.
+STANDS_STILL_S = 180
 
 
 @pytest.fixture(scope="module")
@@ -126,18 +129,14 @@ def test_a_collective_that_times_out_is_named_in_one_line(
 def test_a_device_that_hangs_at_the_start_does_not_hang_the_service(
     model: Path, tmp_path: Path
 ) -> None:
-    """HCCL itself would wait half an hour."""
+    """HCCL itself would wait half an hour. The first collectives are those of the first step."""
+    patience = ("--startup-timeout", str(STANDS_STILL_S))
     with serving_emulated(
-        model,
-        tmp_path,
-        *TWO,
-        "--startup-timeout",
-        "60",
-        devices=2,
-        faults="hccl-timeout:after=3",
+        model, tmp_path, *TWO, *patience, devices=2, faults="hccl-timeout:after=3"
     ) as served:
         ends_cleanly(served)
-        assert "for 60 s" in the_line(served)
+        stood = rf"has stood at 'loading (\d+)/\1 blocks' for {STANDS_STILL_S} s"
+        assert re.search(stood, the_line(served))
 
 
 @pytest.mark.long
@@ -149,7 +148,7 @@ def test_a_slow_device_serves(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_killed_engine_core_is_named_with_its_signal(model: Path, tmp_path: Path) -> None:
+def test_a_killed_engine_core_is_named(model: Path, tmp_path: Path) -> None:
     with serving_emulated(model, tmp_path, *ONE) as served:
         served.wait_until_ready()
         chunks = served.stream(480)
@@ -159,4 +158,6 @@ def test_a_killed_engine_core_is_named_with_its_signal(model: Path, tmp_path: Pa
         text, complete = rest_of(chunks)
         ends_cleanly(served)
         assert '"error"' in text or not complete
-        assert f"EngineCore (pid {core}) was killed by SIGKILL" in the_line(served)
+        # Its signal is known only if the API server has not asked for it first.
+        named = rf"EngineCore \(pid {core}\) (was killed by SIGKILL|ended;)"
+        assert re.search(named, the_line(served))

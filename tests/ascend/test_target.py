@@ -57,12 +57,15 @@ def test_what_is_there_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "CANN" not in left
 
 
-def emulated(folder: Path, devices: str = "2", chip: str = "Ascend910B3") -> EmulatedDevices | None:
+def emulated(
+    folder: Path, devices: str = "2", chip: str = "Ascend910B3", memory: str = ""
+) -> EmulatedDevices | None:
     """What a process sees in the environment that `tunan emulate` sets."""
     return EmulatedDevices.of(
         {
             "TUNAN_EMULATE_DEVICES": devices,
             "TUNAN_EMULATE_SOC": chip,
+            "TUNAN_EMULATE_MEMORY": memory,
             "ASCEND_HOME_PATH": str(folder),
         }
     )
@@ -70,6 +73,7 @@ def emulated(folder: Path, devices: str = "2", chip: str = "Ascend910B3") -> Emu
 
 def test_emulated_devices_are_recognised_by_what_tunan_emulate_sets(tmp_path: Path) -> None:
     assert emulated(tmp_path) == EmulatedDevices(2, "Ascend910B3")
+    assert emulated(tmp_path, memory="0.5G") == EmulatedDevices(2, "Ascend910B3", 1 << 29)
     assert EmulatedDevices.of({}) is None
 
 

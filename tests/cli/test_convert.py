@@ -184,6 +184,7 @@ def test_the_quality_of_a_small_model_is_measured_unasked(
         (("--quantize", "w8a8", "--group-size", "64"), "no groups"),
         (("--quantize", "w4a8", "--group-size", "128"), None),
         (("--quantize", "w4a8", "--target", "ascend910b"), "for Ascend use w8a8"),
+        (("--quantize", "w8a8", "--target", "ascend310p"), "leave --quantize out"),
         (("--calibrate", "text"), "--calibrate is for an int8 cache"),
         (("--kv", "int8"), "not for --target cpu"),
         (("--kv", "int8", "--calibrate", "text"), "text: no such file"),

@@ -18,3 +18,22 @@ def test_without_the_emulator_it_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "tunan_emulator", None)
     assert main(["emulate", "--", "true"]) == 3
     assert "make setup-ascend" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["true"], "`--` is missing before the command: `tunan emulate -- true`"),
+        (["sh", "-c", "true"], "`--` is missing before the command: `tunan emulate -- sh -c true`"),
+        (["--devcies", "2"], "unrecognized arguments: --devcies 2"),
+        (["stray", "--", "true"], "unrecognized arguments: stray"),
+        (["--json", "--", "true"], "unrecognized arguments: --json"),
+    ],
+)
+def test_words_before_the_command_are_wrong_use(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["emulate", *arguments])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"tunan emulate: {complaint}; see tunan emulate --help"

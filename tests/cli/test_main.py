@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.checkpoint.sources import run_conversion
 from tests.models import write_llama
+from tunan.cli.main import main
 
 TUNAN = (sys.executable, "-c", "import sys; from tunan.cli.main import main; sys.exit(main())")
 
@@ -60,3 +63,43 @@ def test_a_message_cannot_steer_the_terminal(tmp_path: Path) -> None:
     done = subprocess.run([*TUNAN, "verify", tmp_path / "\x1b[2J"], capture_output=True)
     assert done.returncode == 2
     assert b"\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "tunan: the following arguments are required: VERB; see tunan --help"),
+        (
+            ["serve", "--port", "x"],
+            "tunan serve: argument --port: invalid int value: 'x'; see tunan serve --help",
+        ),
+        (
+            ["serve", "m", "--no-such"],
+            "tunan serve: unrecognized arguments: --no-such; see tunan serve --help",
+        ),
+        (
+            ["verify", "m", "--", "x"],
+            "tunan verify: unexpected after `--`: x; see tunan verify --help",
+        ),
+        (
+            ["convert", "a", "b", "--no-such=\x1b[2J\n1"],
+            "tunan convert: unrecognized arguments: --no-such=\\x1b[2J 1; see tunan convert --help",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert capsys.readouterr() == ("", f"{line}\n")
+
+
+@pytest.mark.parametrize("verb", ["", "ops", "config"])
+def test_a_verb_that_is_not_there_is_one_line(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*filter(None, [verb]), "no-such-verb"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "invalid choice: 'no-such-verb'" in line

@@ -1,6 +1,8 @@
 """`tunan ops audit`: status, table, JSON, and one line for wrong input."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +41,11 @@ def test_a_bare_configuration_is_enough(llama: Path, capsys: pytest.CaptureFixtu
 def test_a_dtype_the_chip_lacks_gives_status_1_and_the_way_out(
     llama: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ops", "audit", str(llama), "--target", "ascend310p"]) == 1
+    command = ["ops", "audit", str(llama), "--target", "ascend310p"]
+    assert main([*command, "--dtype", "float32"]) == 1
     assert "use --dtype float16" in capsys.readouterr().out
-    assert main(["ops", "audit", str(llama), "--target", "ascend310p", "--dtype", "float16"]) == 0
+    assert main(command) == 0
+    assert "float16, torch_npu" in capsys.readouterr().out
 
 
 def test_replacing_is_reported(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,6 +61,7 @@ def test_replacing_is_reported(llama: Path, capsys: pytest.CaptureFixture[str]) 
     [
         (["--target", "ascend999"], "unknown target 'ascend999'"),
         (["--torch-npu", "1.8"], "no operator list of torch_npu 1.8"),
+        (["--prompt-tokens", "2048"], "2048 positions"),
     ],
 )
 def test_wrong_options_are_one_line_and_status_2(
@@ -80,3 +85,56 @@ def test_an_architecture_without_modelling_code_is_status_2(
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert main(["ops", "audit", str(tmp_path)]) == 2
     assert "DeepseekV32ForCausalLM" in capsys.readouterr().err
+
+
+def test_fp8_weights_give_status_1_and_the_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = models.write_deepseek_v3(tmp_path, fp8=True)
+    assert main(["ops", "audit", str(model), "--prompt-tokens", "4"]) == 1
+    out = capsys.readouterr().out
+    assert "FP8 weights have no kernels" in out
+    assert "tunan convert" in out
+
+
+def test_modelslims_description_beside_the_configuration_is_read(
+    llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = {"model.layers.0.self_attn.o_proj.weight": "W8A8_DYNAMIC"}
+    (llama / "quant_model_description.json").write_text(json.dumps(described))
+    assert main(["ops", "audit", str(llama), "--prompt-tokens", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "npu_quant_matmul" in out
+    assert "quant_model_description.json" in out.splitlines()[2]
+
+
+_WRONG = """
+import sys
+from tunan.cli.main import main
+status = main(["ops", "audit", sys.argv[1]])
+assert "torch" not in sys.modules and "transformers" not in sys.modules
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (None, 2),
+        ("not json", 1),
+        ('{"architectures": ["GptForCausalLM"]}', 2),
+        ('{"architectures": ["DeepseekV32ForCausalLM"]}', 2),
+        ('{"architectures": ["DeepseekForCausalLM"]}', 2),
+        ('{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 0}', 1),
+    ],
+)
+def test_wrong_input_is_found_before_torch_is_imported(
+    tmp_path: Path, content: str | None, status: int
+) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    done = subprocess.run(
+        [sys.executable, "-c", _WRONG, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (status, "")
+    assert len(done.stderr.splitlines()) == 1

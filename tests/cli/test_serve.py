@@ -157,6 +157,56 @@ def test_the_printed_script_is_valid_shell(capsys: pytest.CaptureFixture[str]) -
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
+def test_a_printed_script_stops_where_cann_is_missing(tmp_path: Path) -> None:
+    model = tmp_path / "somewhere" / "model"
+    command = [sys.executable, "-m", "tunan", "serve", "somewhere/model", "--print-command"]
+    done = subprocess.run(
+        [*command, "--target", "ascend910b"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert f"vllm serve {model} " in done.stdout
+    # A CANN that is nowhere, for the machine that has one.
+    script = done.stdout.replace("/usr/local/Ascend", f"{tmp_path}/no")
+    ran = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (3, "")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith(f"no {tmp_path}/no/ascend-toolkit/set_env.sh: install CANN")
+
+
+@pytest.mark.parametrize("printing", [[], ["--print-command"]])
+@pytest.mark.parametrize(
+    ("target", "config", "complaint"),
+    [
+        ("ascend310p", {"kv_lora_rank": 512}, "no multi-head latent attention"),
+        ("ascend910b", {"quantization_config": {"quant_method": "fp8"}}, "tunan convert"),
+        ("ascend910b", {"num_attention_heads": 3}, "3 attention heads"),
+        ("cpu", {"num_attention_heads": 3}, "3 attention heads"),
+    ],
+)
+def test_what_the_checkpoint_rules_out_is_said_before_any_start(
+    checkpoint: Path,
+    capsys: pytest.CaptureFixture[str],
+    printing: list[str],
+    target: str,
+    config: dict[str, object],
+    complaint: str,
+) -> None:
+    file = checkpoint / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_attention_heads": 2} | config))
+    arguments = ["--target", target, "--tensor-parallel-size", "2", *printing]
+    assert main(["serve", str(checkpoint), *arguments]) == 2
+    assert complaint in error_of(capsys)
+
+
+@pytest.mark.parametrize("printing", [[], ["--print-command"]])
+def test_a_cache_larger_than_the_machine_is_wrong_use(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str], printing: list[str]
+) -> None:
+    arguments = ["--port", "0", "--target", "cpu", "--kv-cache-gib", "1000000", *printing]
+    assert main(["serve", str(checkpoint), *arguments]) == 2
+    assert "1e+06 GiB is more than the" in error_of(capsys)
+
+
 def test_engine_flags_after_another_verb_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["config", "schema", "--", "--seed"])

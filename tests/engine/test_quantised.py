@@ -1,4 +1,4 @@
-"""Stock vLLM on what `tunan convert --quantize` wrote, by its own loader and by ours."""
+"""vLLM on what `tunan convert --quantize` wrote: its own loader and kernels, and ours."""
 
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,30 @@ pytestmark = pytest.mark.engine
 NEAR = 0.15
 
 
+STOCK, OURS = "0", "1"  # TUNAN_CPU_KERNELS
+
+
 @pytest.mark.parametrize(
-    ("family", "load_format", "options"),
+    ("family", "scheme", "load_format", "kernels", "options"),
     [
-        ("llama", "auto", ()),
-        ("llama", "tunan", ()),
-        ("qwen2", "tunan", ("--tensor-parallel-size", "1")),
+        ("llama", "w8a8", "auto", STOCK, ()),
+        ("qwen2", "w8a8", "tunan", STOCK, ("--tensor-parallel-size", "1")),
+        ("llama", "w4a8", "auto", STOCK, ()),
+        ("llama", "w8a8", "tunan", OURS, ()),
+        ("llama", "w4a8", "tunan", OURS, ()),
     ],
 )
-def test_stock_vllm_computes_what_eight_bits_say(
-    family: str, load_format: str, options: tuple[str, ...], tmp_path: Path
+def test_vllm_computes_what_the_integers_say(
+    family: str,
+    scheme: str,
+    load_format: str,
+    kernels: str,
+    options: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = convert(family, tmp_path, "--quantize", "w8a8", "--no-report", *options)
+    monkeypatch.setenv("TUNAN_CPU_KERNELS", kernels)
+    model = convert(family, tmp_path, "--quantize", scheme, "--no-report", *options)
     question = {"model": str(model), "dtype": "bfloat16", "load_format": load_format}
     answers: Any = run_in_vllm("tests.engine.generation:vllm_tokens", question, tmp_path / "run")
     reference = reference_model(tmp_path / f"{family}-source", model, torch.bfloat16)

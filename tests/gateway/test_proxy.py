@@ -87,6 +87,15 @@ async def test_a_broken_plain_answer_is_cut(tmp_path: Path) -> None:
             await answer.read()
 
 
+async def test_a_cut_is_not_logged_as_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with front_door(tmp_path) as door, door.client.get(f"{door.url}/dies-plain") as answer:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await answer.read()
+    assert [record for record in caplog.records if record.name == "uvicorn.error"] == []
+
+
 async def test_an_engine_that_hangs_up_unanswered_is_502(tmp_path: Path) -> None:
     async with (
         front_door(tmp_path) as door,

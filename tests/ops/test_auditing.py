@@ -176,6 +176,53 @@ def test_what_plain_torch_would_do_is_said_of_fused_parts(tmp_path: Path) -> Non
     assert "without the fused kernels composed: _grouped_mm" in text(result)
 
 
-def test_an_unknown_target_is_named() -> None:
-    with pytest.raises(UsageError, match="unknown target 'ascend999'"):
+def test_an_unknown_target_is_named_and_the_chips_that_are_known() -> None:
+    with pytest.raises(UsageError, match=r"unknown target 'ascend999'.* ascend910b, ascend910b1,"):
         audit(nn.Identity(), [torch.empty(1)], "ascend999")
+
+
+def test_what_is_no_module_or_no_list_of_inputs_is_named() -> None:
+    with pytest.raises(UsageError, match="takes a torch module, not str"):
+        audit("x", [])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="example_inputs is a Tensor"):
+        audit(nn.Identity(), torch.empty(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_310p_refuses_every_floating_point_part_of_a_model_not_in_float16(
+    tmp_path: Path, dtype: str
+) -> None:
+    config = _config(models.write_llama, tmp_path)
+    options = AuditOptions(target="ascend310p", dtype=dtype, prompt_tokens=5)
+    result = audit_config(config, options)
+    refused = {row.unit for row in result.blocking}
+    assert {"RMSNorm", "RotaryEmbedding", "Attention", "SiluAndMul", "ReplicatedLinear"} <= refused
+    assert {row.reason for row in result.blocking} == {
+        f"the chip runs no {dtype} models: use --dtype float16"
+    }
+    assert not [row for row in result.rows if row.unit == "RMSNorm" and row.fate is Fate.FUSED]
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [("ascend910b", "bfloat16"), ("ascend310p3", "float16"), ("ascend910a", "float16")],
+)
+def test_the_dtype_without_one_given_is_one_that_the_chip_has(
+    tmp_path: Path, target: str, dtype: str
+) -> None:
+    config = _config(models.write_llama, tmp_path)
+    result = audit_config(config, AuditOptions(target=target, prompt_tokens=5))
+    assert result.options.dtype == dtype
+    assert result.blocking == ()
+
+
+def test_an_unknown_dtype_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown dtype 'float8'"):
+        audit_config(_config(models.write_llama, tmp_path), AuditOptions(dtype="float8"))
+
+
+def test_a_prompt_beyond_the_models_positions_is_refused(tmp_path: Path) -> None:
+    config = _config(models.write_llama, tmp_path, max_position_embeddings=16)
+    with pytest.raises(UsageError, match=r"--prompt-tokens 16: .* 16 positions"):
+        audit_config(config, AuditOptions(prompt_tokens=16))
+    assert audit_config(config, AuditOptions(prompt_tokens=15)).blocking == ()

@@ -88,6 +88,42 @@ def test_calls_and_bytes_are_counted_and_the_first_call_is_logged(
     ]
 
 
+def _to_columns(x: torch.Tensor) -> torch.Tensor:
+    return x.t_()
+
+
+def _longer(x: torch.Tensor) -> torch.Tensor:
+    return x.resize_(9, 9)
+
+
+def _one(x: torch.Tensor) -> torch.Tensor:
+    return x.resize_(1)
+
+
+@pytest.mark.parametrize("operator", [_to_columns, _longer, _one])
+def test_an_argument_that_is_resized_in_place_is_refused_and_kept(operator: Any) -> None:
+    def both(first: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        first.add_(1)
+        resized: torch.Tensor = operator(x)
+        return resized
+
+    first, x = _on_device(2), _on_device(2, 3)
+    with pytest.raises(UsageError, match=r"both changes an argument in place from \[2, 3\]"):
+        cpu_fallback(both)(first, x)
+    assert first.raw.tolist() == [0.0, 1.0]
+    assert x.raw.shape == (2, 3)
+
+
+def test_what_cannot_be_called_is_named() -> None:
+    with pytest.raises(UsageError, match="wraps an operator or a function, not int"):
+        cpu_fallback(3)  # type: ignore[arg-type]
+
+
+def test_only_an_overload_can_be_registered() -> None:
+    with pytest.raises(UsageError, match="takes an overload"), registered(torch.sin):  # type: ignore[arg-type]
+        pass
+
+
 def test_on_the_cpu_it_is_the_operator_itself() -> None:
     wrapped = cpu_fallback(torch.sin)
     x = torch.ones(2)

@@ -71,6 +71,16 @@ def test_modules_are_counted() -> None:
     assert counts["SiluAndMul"] == 2 + 3
 
 
+def test_eight_bit_layers_are_counted_apart_from_those_left_as_they_are() -> None:
+    counts = {m.module: m.count for m in operator_map(V3, "ascend910b", eight_bits=True)}
+    assert counts["Linear (W8A8)"] == 2 * 5 + 2 * 5  # q_b and o, MLPs and shared experts
+    assert counts["FusedMoE (W8A8)"] == 3
+    assert counts["ColumnParallelLinear"] == 5  # kv_b_proj
+    assert counts["MergedColumnParallelLinear"] == 5  # q_a_proj and kv_a_proj_with_mqa
+    assert "RowParallelLinear" not in counts
+    assert operators(LLAMA, "cpu")["QKVParallelLinear"] == "onednn_mm"
+
+
 def test_what_does_not_run_on_a_target_is_said() -> None:
     mapped = {m.module: m for m in operator_map(V3, "ascend310p")}
     assert not mapped["MultiHeadLatentAttentionWrapper"].runs

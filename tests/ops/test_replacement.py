@@ -50,6 +50,11 @@ def _classes(report: Replacements) -> set[str]:
     return {replaced.was for replaced in report.replaced}
 
 
+def test_what_is_no_module_is_named() -> None:
+    with pytest.raises(UsageError, match="takes a torch module, not str"):
+        replace("x", "cpu")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_a_replaced_model_gives_the_same_logits(checkpoint: Path, backend: Backend) -> None:
     model = _loaded(checkpoint)

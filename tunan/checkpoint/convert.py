@@ -118,7 +118,8 @@ def plan_conversion(source: Source, options: ConvertOptions) -> ConversionPlan:
     architecture_of(source.config)
     shapes = {n: info.shape for n, info in source.tensors.items() if not is_cache_tensor(n)}
     inventory = take_stock(source.config, shapes)
-    operators = operator_map(source.config, options.target)
+    eight_bits = options.quantisation is not None and options.quantisation.weights.bits == 8
+    operators = operator_map(source.config, options.target, eight_bits=eight_bits)
     unexpected = set(inventory.unexpected)
     for name in inventory.names:
         _refuse_unwritable(source.tensors[name], expected=name not in unexpected)

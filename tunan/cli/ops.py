@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-DTYPES = ("bfloat16", "float16", "float32")
+DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 _AUDIT = """\
 Traces a model from its configuration alone (no weights, no device) through one prefill and
@@ -12,12 +12,13 @@ one decode step and says of every operator how it runs on the target: in a fused
 kernel of its own, on the CPU with what the copies cost, or not at all, and what to use instead.
 
 What is traced is transformers' modelling code; vLLM on Ascend runs the fused kernels of the
-last column. MODEL is a checkpoint directory (also a converted one) or a config.json.
+last column. Quantised layers (W8A8, FP8) are judged as such.
+MODEL is a checkpoint directory (also a converted one) or a config.json.
 """
 _EXAMPLE = """\
 examples:
   tunan ops audit ./DeepSeek-V3/config.json --target ascend910c
-  tunan ops audit ./model --target ascend310p --dtype float16 --replace
+  tunan ops audit ./model --target ascend310p --replace
 """
 
 
@@ -44,7 +45,12 @@ def _register_audit(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="ascend910b",
         help="ascend910b (default), ascend910c, ascend310p, ascend910a, or a chip: ascend910b3",
     )
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: bfloat16")
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help="auto (default): bfloat16, or float16 on a chip without bfloat16",
+    )
     parser.add_argument("--batch", type=_positive, default=1, metavar="N", help="default: 1")
     parser.add_argument(
         "--prompt-tokens", type=_positive, default=128, metavar="N", help="default: 128"
@@ -67,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     from tunan.ops.audit_text import as_json, text
     from tunan.ops.auditing import AuditOptions, audit_config
     from tunan.ops.meta_model import read_config
+    from tunan.ops.quantised import read_description
     from tunan.ops.registrations import DEFAULT_VERSION
 
     options = AuditOptions(
@@ -78,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         link_gbps=args.link_gbps,
         replace=args.replace,
     )
-    audit = audit_config(read_config(args.model), options)
+    audit = audit_config(read_config(args.model), options, read_description(args.model))
     print(json.dumps(as_json(audit)) if args.json else text(audit))  # noqa: T201
     return 1 if audit.blocking else 0
 

@@ -74,6 +74,11 @@ def quantisation_of(args: argparse.Namespace) -> "Quantisation | None":
             f"--quantize {chosen.name}: vllm-ascend reads no int4 linear layer in this format; "
             "for Ascend use w8a8"
         )
+    if args.target == "ascend310p":
+        raise UsageError(
+            f"--quantize {chosen.name}: vllm-ascend reads no compressed-tensors on the 310P; "
+            "leave --quantize out"
+        )
     return dataclasses.replace(chosen, weights=weights)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 from collections.abc import AsyncIterator, Generator
 
@@ -13,6 +14,8 @@ from tunan.gateway.app import FrontDoor
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75  # longer than usual client pools keep idle connections
+# What uvicorn logs as an error when an answer is cut, which the proxy does on purpose.
+CUT = "ASGI callable returned without completing response."
 
 
 class _Server(uvicorn.Server):
@@ -51,6 +54,10 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def _is_not_a_cut(record: logging.LogRecord) -> bool:
+    return record.getMessage() != CUT
+
+
 @contextlib.asynccontextmanager
 async def serving(app: FrontDoor, listener: socket.socket) -> AsyncIterator[None]:
     """Serves `app` on `listener` while the block runs, then closes every connection."""
@@ -65,6 +72,7 @@ async def serving(app: FrontDoor, listener: socket.socket) -> AsyncIterator[None
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_not_a_cut)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -8,6 +8,7 @@ from tunan.cli.table import render
 from tunan.ops.auditing import Audit
 from tunan.ops.device_facts import devices
 from tunan.ops.placement import Row
+from tunan.ops.quantised import TO_CONVERT
 from tunan.ops.verdict import DTYPES_UNKNOWN, Fate
 
 _FATES = {
@@ -31,6 +32,8 @@ def _sections(audit: Audit) -> Iterator[str]:
         f"{audit.model} on {audit.target} ({device.name}), {audit.options.dtype}, "
         f"torch_npu {audit.options.torch_npu}"
     )
+    if audit.quantised is not None:
+        yield audit.quantised.summary
     if audit.replaced is not None:
         yield f"{len(audit.replaced.replaced)} modules replaced, {len(audit.replaced.kept)} kept"
     yield render(("layer", "part", "runs as", "operators a step", "how"), _parts(audit))
@@ -115,7 +118,7 @@ def _tokens(audit: Audit, step: str) -> int:
 def _summary(audit: Audit) -> str:
     lines = ["every operator runs"]
     if audit.blocking:
-        lines = [f"cannot run, and nothing replaces it: {_operators(audit.blocking)}"]
+        lines = list(_cannot_run(audit.blocking))
     plain = [r for r in audit.rows if r.fate is Fate.FUSED and r.as_written in _ATTENTION]
     if plain:
         fates = _unique(_FATES[row.as_written] for row in plain)
@@ -124,6 +127,15 @@ def _summary(audit: Audit) -> str:
     if unknown:
         lines.append(f"a kernel, but its dtypes are not known: {_operators(unknown)}")
     return "\n".join(lines)
+
+
+def _cannot_run(blocking: Sequence[Row]) -> Iterator[str]:
+    fp8 = [row for row in blocking if row.replacement == TO_CONVERT]
+    if fp8:
+        yield f"cannot run from FP8 weights: {_operators(fp8)}; {TO_CONVERT}"
+    others = [row for row in blocking if row.replacement != TO_CONVERT]
+    if others:
+        yield f"cannot run, and nothing replaces it: {_operators(others)}"
 
 
 def _unique(values: Iterable[str]) -> list[str]:
@@ -136,6 +148,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
     return {
         "model": audit.model,
         "target": audit.target,
+        "quantised": audit.quantised.summary if audit.quantised else None,
         "options": asdict(audit.options),
         "passed": not audit.blocking,
         "rows": [asdict(row) | {"crossing_bytes": row.crossing_bytes} for row in audit.rows],

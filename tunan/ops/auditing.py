@@ -1,13 +1,16 @@
 """The operator audit: what becomes of every operator of a model on a target."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tunan.errors import CheckFailedError, UsageError
 from tunan.ops.device_facts import devices, target_name
 from tunan.ops.placement import Placement, Row, place
+from tunan.ops.quantised import TO_CONVERT, Quantised, quantised
 from tunan.ops.registrations import DEFAULT_VERSION, Registrations, registrations
-from tunan.ops.verdict import Fate, judge
+from tunan.ops.units import unit_of
+from tunan.ops.verdict import QUANTISED, Fate, Scheme, Verdict, judge
 
 if TYPE_CHECKING:
     import torch
@@ -18,13 +21,16 @@ if TYPE_CHECKING:
 # Which layer kind a module path belongs to, and how many of it the real model has.
 LayerOf = Callable[[str], tuple[str, int]]
 
+DTYPES = ("bfloat16", "float16", "float32")
+
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """What to audit for. `link_gbps` overrides the target's own link to the host (GB/s one way)."""
+    """What to audit for. `dtype` "auto" is bfloat16, or float16 on a chip that has none of it;
+    `link_gbps` overrides the target's own link to the host (GB/s one way)."""
 
     target: str = "ascend910b"
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
     batch: int = 1
     prompt_tokens: int = 128
     torch_npu: str = DEFAULT_VERSION
@@ -34,8 +40,9 @@ class AuditOptions:
 
 @dataclass(frozen=True)
 class Audit:
-    """The result. `steps` are the names of what was traced, in order; `replaced` is None unless
-    replacements were asked for."""
+    """The result. `options` has the dtype that was taken. `steps` are the names of what was traced,
+    in order; `replaced` is None unless replacements were asked for; `quantised` is None for a
+    model that is not."""
 
     model: str
     options: AuditOptions
@@ -46,11 +53,17 @@ class Audit:
     placement: Placement
     link_gbps: float
     replaced: "Replacements | None"
+    quantised: Quantised | None
 
     @property
     def blocking(self) -> tuple[Row, ...]:
-        """The rows that would raise an error on the device and that nothing replaces."""
-        return tuple(r for r in self.rows if r.fate is Fate.UNSUPPORTED and not r.replacement)
+        """The rows that would raise an error on the device and that nothing replaces there:
+        another checkpoint is no replacement."""
+        return tuple(
+            row
+            for row in self.rows
+            if row.fate is Fate.UNSUPPORTED and row.replacement in ("", TO_CONVERT)
+        )
 
 
 def audit(
@@ -65,10 +78,20 @@ def audit(
 
     `example_inputs` are positional arguments, or keywords if it is a mapping; they and the
     model may be on the meta device (nothing is computed) or on the CPU. Raises UsageError for
-    an unknown target or torch_npu version.
+    an unknown target or torch_npu version, and for what is no module or no sequence of inputs.
     """
+    import torch
+
     from tunan.ops.trace import trace
 
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"audit() takes a torch module, not {type(model).__name__}")
+    if not isinstance(example_inputs, (Sequence, Mapping)) or isinstance(example_inputs, str):
+        raise UsageError(
+            f"example_inputs is a {type(example_inputs).__name__}; it must be a list of the "
+            "arguments or a dict of them by name"
+        )
+    target_name(target)
     options = AuditOptions(
         target=target, dtype=_dtype(model), torch_npu=torch_npu, link_gbps=link_gbps
     )
@@ -76,38 +99,78 @@ def audit(
     arguments = () if keywords else tuple(example_inputs)
     traced, _ = trace(model, arguments, keywords, registrations(torch_npu))
     return _judge_all(
-        type(model).__name__, options, {"forward": traced}, _by_module_list(model), {}, None
+        type(model).__name__, options, {"forward": traced}, _by_module_list(model), {}
     )
 
 
-def audit_config(config: Mapping[str, Any], options: AuditOptions) -> Audit:
+def audit_config(
+    config: Mapping[str, Any],
+    options: AuditOptions,
+    description: Mapping[str, str] | None = None,
+) -> Audit:
     """Audits a known architecture from its configuration: one prefill and one decode step.
 
-    Raises UsageError for an unknown architecture, target or torch_npu version.
+    `description` is ModelSlim's of a quantised checkpoint. Raises UsageError for what is not
+    audited (architecture, target, torch_npu version, way of quantising) or does not go together,
+    and CheckFailedError for a configuration that fits no model; what can be found without torch
+    is found before it is imported.
     """
-    import torch
-
-    from tunan.ops.meta_model import meta_model
-    from tunan.ops.npu_operators import declared
-    from tunan.ops.replacement import replace
-    from tunan.ops.trace import trace
-
-    target_name(options.target)
+    options, weights = _checked(config, options, description)
     known = registrations(options.torch_npu)
+
+    from tunan.ops.meta_model import meta_model, one_line
+
     made = meta_model(config, options.dtype)
-    with declared(known):
-        replaced = replace(made.model, backend="npu") if options.replace else None
-        prompt = torch.zeros(options.batch, options.prompt_tokens, dtype=torch.int64, device="meta")
-        prefill, result = trace(made.model, (), {"input_ids": prompt, "use_cache": True}, known)
-        following = {"input_ids": prompt[:, :1], "past_key_values": result.past_key_values}
-        decode, _ = trace(made.model, (), following | {"use_cache": True}, known)
+    try:
+        steps, replaced = _traced(made.model, options, known)
+    except RuntimeError as error:
+        raise CheckFailedError(
+            f"config.json: transformers' {made.architecture} does not run with it "
+            f"({one_line(error)})"
+        ) from error
     tokens = {
         "prefill": (options.batch * options.prompt_tokens, options.batch),
         "decode": (options.batch, options.batch),
     }
     layer_of = _by_kind(made.layers)
-    steps = {"prefill": prefill, "decode": decode}
-    return _judge_all(made.architecture, options, steps, layer_of, tokens, replaced)
+    return _judge_all(made.architecture, options, steps, layer_of, tokens, replaced, weights)
+
+
+def _checked(
+    config: Mapping[str, Any], options: AuditOptions, description: Mapping[str, str] | None
+) -> tuple[AuditOptions, Quantised | None]:
+    """The options with their dtype, and what is quantised."""
+    from tunan.ops.config_checks import check_architecture, check_prompt, check_sizes
+
+    target = target_name(options.target)
+    dtype = devices().targets[target].runs[0] if options.dtype == "auto" else options.dtype
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype '{dtype}'; known are auto, {', '.join(DTYPES)}")
+    check_architecture(config)
+    check_sizes(config)
+    check_prompt(config, options.prompt_tokens)
+    weights = quantised(config, description)
+    if weights is not None and options.replace:
+        raise UsageError("--replace is for models that are not quantised: leave it out")
+    return replace(options, dtype=dtype), weights
+
+
+def _traced(
+    model: "torch.nn.Module", options: AuditOptions, known: Registrations
+) -> "tuple[dict[str, Trace], Replacements | None]":
+    import torch
+
+    from tunan.ops.npu_operators import declared
+    from tunan.ops.replacement import replace as exchange
+    from tunan.ops.trace import trace
+
+    with declared(known):
+        replaced = exchange(model, backend="npu") if options.replace else None
+        prompt = torch.zeros(options.batch, options.prompt_tokens, dtype=torch.int64, device="meta")
+        prefill, result = trace(model, (), {"input_ids": prompt, "use_cache": True}, known)
+        following = {"input_ids": prompt[:, :1], "past_key_values": result.past_key_values}
+        decode, _ = trace(model, (), following | {"use_cache": True}, known)
+    return {"prefill": prefill, "decode": decode}, replaced
 
 
 def _judge_all(
@@ -116,14 +179,20 @@ def _judge_all(
     steps: "Mapping[str, Trace]",
     layer_of: LayerOf,
     tokens: dict[str, tuple[int, int]],
-    replaced: "Replacements | None",
+    replaced: "Replacements | None" = None,
+    weights: Quantised | None = None,
 ) -> Audit:
     target = target_name(options.target)
     known = registrations(options.torch_npu)
+
+    def judged(call: "Call", scheme: Scheme) -> Verdict:
+        engine = bool(tokens)
+        return judge(call, known, target, engine=engine, dtype=options.dtype, weights=scheme)
+
     rows = tuple(
         row
         for step, traced in steps.items()
-        for row in _rows(step, traced, layer_of, known, target, engine=bool(tokens))
+        for row in _rows(step, traced, layer_of, judged, weights)
     )
     link_gbps = options.link_gbps or devices().targets[target].link.gbps
     return Audit(
@@ -136,6 +205,7 @@ def _judge_all(
         placement=place(rows, tokens, devices(), link_gbps),
         link_gbps=link_gbps,
         replaced=replaced,
+        quantised=weights,
     )
 
 
@@ -143,18 +213,17 @@ def _rows(
     step: str,
     traced: "Trace",
     layer_of: LayerOf,
-    known: Registrations,
-    target: str,
-    *,
-    engine: bool,
+    judged: "Callable[[Call, Scheme], Verdict]",
+    weights: Quantised | None,
 ) -> Iterator[Row]:
     """Equal calls together, in the order of the first of each."""
     groups: dict[tuple[Any, ...], list[Call]] = {}
     for call in traced.calls:
         if not call.view and not call.by_parts and not _only_allocates(call):
-            verdict = judge(call, known, target, engine=engine)
-            key = (layer_of(call.module), call.operator, call.inputs, verdict)
-            groups.setdefault(key, []).append(call)
+            layer, repeats = layer_of(call.module)
+            for scheme, count in _schemes(call, repeats, weights):
+                key = ((layer, count), call.operator, call.inputs, judged(call, scheme))
+                groups.setdefault(key, []).append(call)
     for ((layer, repeats), operator, inputs, verdict), calls in groups.items():
         yield Row(
             step=step,
@@ -173,6 +242,18 @@ def _rows(
             output_bytes=tuple(operand.bytes for operand in calls[0].outputs),
             modules=tuple(dict.fromkeys(call.module for call in calls)),
         )
+
+
+def _schemes(call: "Call", repeats: int, weights: Quantised | None) -> Iterator[tuple[Scheme, int]]:
+    """How the layers that a call stands for are quantised, and how many of them."""
+    if weights is None or unit_of(call) not in QUANTISED:
+        yield "", repeats
+        return
+    quantised_layers, plain = weights.layers(call.module, repeats)
+    if quantised_layers:
+        yield weights.scheme, quantised_layers
+    if plain:
+        yield "", plain
 
 
 def _only_allocates(call: "Call") -> bool:

@@ -30,12 +30,15 @@ class Link(_Fact):
 
 
 class Device(_Fact):
-    """One target: what it is called, the dtypes it lacks altogether, whether the kernels' dtypes
-    are documented for it, and its link to the host."""
+    """One target: what it is called, the dtypes it lacks altogether, the dtypes that models run in
+    (the default first), whether the engine reads compressed-tensors on it, whether the kernels'
+    dtypes are documented for it, and its link to the host."""
 
     name: str
     chips: tuple[str, ...]
     lacks: frozenset[str]
+    runs: tuple[str, ...]
+    compressed_tensors: bool
     documented: bool
     link: Link
 
@@ -61,11 +64,16 @@ def target_name(given: str) -> str:
 
     Raises UsageError for one that is not known.
     """
-    short = given.lower().removeprefix("ascend")
+    short = str(given).lower().removeprefix("ascend")
     for name, device in devices().targets.items():
         if short == name.removeprefix("ascend") or short in device.chips:
             return name
-    raise UsageError(f"unknown target '{given}'; known are {', '.join(devices().targets)}")
+    known = dict.fromkeys(
+        name
+        for target, device in devices().targets.items()
+        for name in (target, *(f"ascend{chip}" for chip in device.chips))
+    )
+    raise UsageError(f"unknown target '{given}'; known are {', '.join(known)}")
 
 
 @cache

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tunan.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,7 +36,9 @@ class CpuFallback:
     Tensors among the arguments (nested in lists, tuples and dicts too) are copied to the CPU,
     results to the device of the first tensor that is not there; dtypes and strides are kept.
     A tensor that the operator changes in place is written back, and returning it returns the
-    caller's own. Nothing is recorded for autograd. `traffic` counts; the first call is logged.
+    caller's own; one whose shape or dtype the operator changes in place cannot be, and is a
+    UsageError that leaves the caller's tensors as they were. Nothing is recorded for
+    autograd. `traffic` counts; the first call is logged.
     """
 
     def __init__(self, operator: Callable[..., Any], name: str = "") -> None:
@@ -76,6 +80,8 @@ class CpuFallback:
         self.traffic.to_cpu_bytes += sum(copy.cpu.nbytes for copy in away)
         result = self.operator(*moved[0], **moved[1])
         for copy in away:
+            copy.check_still_fits(self.name)
+        for copy in away:
             if copy.changed:
                 copy.original.copy_(copy.cpu)
                 self.traffic.to_device_bytes += copy.cpu.nbytes
@@ -100,6 +106,15 @@ class _Copy:
         self.cpu = tensor.detach().to("cpu") if self.is_copy else tensor
         self._version = self.cpu._version if self.is_copy else 0
 
+    def check_still_fits(self, name: str) -> None:
+        """Raises UsageError if the operator has given the copy another shape or dtype."""
+        was, now = self.original, self.cpu
+        if (was.shape, was.dtype) != (now.shape, now.dtype):
+            raise UsageError(
+                f"{name} changes an argument in place from {list(was.shape)} {was.dtype} to "
+                f"{list(now.shape)} {now.dtype}, which cannot be written back: return it instead"
+            )
+
     @property
     def changed(self) -> bool:
         return self.cpu._version != self._version
@@ -108,8 +123,13 @@ class _Copy:
 def cpu_fallback(operator: Callable[..., Any], *, name: str = "") -> CpuFallback:
     """Wraps an operator, a function or (as a decorator) a function being defined.
 
-    `name` is what the log calls it. See CpuFallback for what the wrapper promises.
+    `name` is what the log calls it. See CpuFallback for what the wrapper promises. Raises
+    UsageError for what cannot be called.
     """
+    if not callable(operator):
+        raise UsageError(
+            f"cpu_fallback() wraps an operator or a function, not {type(operator).__name__}"
+        )
     return CpuFallback(operator, name)
 
 
@@ -122,8 +142,10 @@ def registered(operator: "torch._ops.OpOverload") -> "Iterator[CpuFallback]":
     """
     import torch
 
-    from tunan.errors import UsageError
-
+    if not isinstance(operator, torch._ops.OpOverload):
+        raise UsageError(
+            f"registered() takes an overload such as torch.ops.mine.scan.default, not {operator!r}"
+        )
     full_name: str = operator.name()  # type: ignore[no-untyped-call]
     namespace, _, name = full_name.partition("::")
     if torch._C._dispatch_has_kernel_for_dispatch_key(full_name, "PrivateUse1"):

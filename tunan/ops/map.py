@@ -18,6 +18,14 @@ from tunan.errors import CheckFailedError, UsageError
 from tunan.targets import family_of
 
 _CATALOGUE = Path(__file__).with_name("operators.yaml")
+_LINEAR = (
+    "QKVParallelLinear",
+    "MergedColumnParallelLinear",
+    "ColumnParallelLinear",
+    "RowParallelLinear",
+)
+# Where their weights are quantised modules go by another name, one for all linear layers.
+_EIGHT_BITS = {"FusedMoE": "FusedMoE (W8A8)"} | dict.fromkeys(_LINEAR, "Linear (W8A8)")
 
 
 class _Fact(BaseModel):
@@ -82,17 +90,20 @@ def catalogue() -> Catalogue:
     return Catalogue.model_validate(yaml.safe_load(_CATALOGUE.read_text(encoding="utf-8")))
 
 
-def operator_map(config: Mapping[str, Any], target: str) -> tuple[MappedModule, ...]:
+def operator_map(
+    config: Mapping[str, Any], target: str, *, eight_bits: bool = False
+) -> tuple[MappedModule, ...]:
     """The operators that run a model on a target (or a chip of it), in order of use.
 
-    Counts are of the model itself, without multi-token-prediction layers. Raises UsageError
-    for a target that is not known.
+    With `eight_bits` those layers that `--quantize w8a8` quantises are counted as such. Counts are
+    of the model itself, without multi-token-prediction layers. Raises UsageError for a target
+    that is not known.
     """
     known, target = catalogue(), family_of(target)
     if target not in known.targets:
         raise UsageError(f"unknown target '{target}'; known are {', '.join(known.targets)}")
     counts: Counter[str] = Counter()
-    for module, count in _modules(config):
+    for module, count in _modules(config, _EIGHT_BITS if eight_bits else {}):
         counts[module] += count
     return tuple(
         MappedModule(module, count, run.operator, run.fused, run.runs, run.note, run.source)
@@ -101,38 +112,46 @@ def operator_map(config: Mapping[str, Any], target: str) -> tuple[MappedModule, 
     )
 
 
-def _modules(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def _modules(config: Mapping[str, Any], quantised: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    def named(module: str) -> str:
+        return quantised.get(module, module)
+
     layers = number(config, "num_hidden_layers")
     expert_layers = sum(has_experts(config, layer) for layer in range(layers))
     yield "VocabParallelEmbedding", 1
     yield "RMSNorm", 1  # the very first; every later norm also adds the residual
     yield "RMSNorm (residual)", 2 * layers
     if architecture_of(config).attention == "mla":
-        yield from _latent_attention(config, layers)
+        yield from _latent_attention(config, layers, named("ColumnParallelLinear"))
     else:
-        yield "QKVParallelLinear", layers
+        yield named("QKVParallelLinear"), layers
         yield "RotaryEmbedding", layers
         yield "Attention", layers
-    yield "RowParallelLinear", layers
-    yield from _mlp(config, layers - expert_layers)
+    yield named("RowParallelLinear"), layers
+    yield from _mlp(config, layers - expert_layers, quantised)
     if expert_layers:
         yield "GateLinear", expert_layers
         yield "FusedMoE (routing)", expert_layers
-        yield "FusedMoE", expert_layers
+        yield named("FusedMoE"), expert_layers
         if config.get("n_shared_experts"):
-            yield from _mlp(config, expert_layers)
+            yield from _mlp(config, expert_layers, quantised)
     yield "ParallelLMHead", 1
     yield "LogitsProcessor", 1
 
 
-def _latent_attention(config: Mapping[str, Any], layers: int) -> Iterator[tuple[str, int]]:
+def _latent_attention(
+    config: Mapping[str, Any], layers: int, query: str
+) -> Iterator[tuple[str, int]]:
+    """`query` names the module of q_proj or q_b_proj: what makes the latents is never quantised."""
     if config.get("q_lora_rank") is None:
-        yield "ColumnParallelLinear", 2 * layers  # q_proj, kv_b_proj
+        yield query, layers  # q_proj
+        yield "ColumnParallelLinear", layers  # kv_b_proj
         yield "ReplicatedLinear", layers  # kv_a_proj_with_mqa
         yield "RMSNorm", layers
     else:
         yield "MergedColumnParallelLinear", layers  # fused_qkv_a_proj
-        yield "ColumnParallelLinear", 2 * layers  # q_b_proj, kv_b_proj
+        yield query, layers  # q_b_proj
+        yield "ColumnParallelLinear", layers  # kv_b_proj
         yield "RMSNorm", 2 * layers
     yield "DeepseekScalingRotaryEmbedding" if _is_yarn(config) else "RotaryEmbedding", layers
     if architecture_of(config).indexer:
@@ -151,9 +170,12 @@ def _is_yarn(config: Mapping[str, Any]) -> bool:
     return scaling.get("rope_type", scaling.get("type")) in ("yarn", "deepseek_yarn")
 
 
-def _mlp(config: Mapping[str, Any], count: int) -> Iterator[tuple[str, int]]:
+def _mlp(
+    config: Mapping[str, Any], count: int, quantised: Mapping[str, str]
+) -> Iterator[tuple[str, int]]:
     if not count:
         return
-    yield "MergedColumnParallelLinear", count  # gate_up_proj
+    merged, row = "MergedColumnParallelLinear", "RowParallelLinear"
+    yield quantised.get(merged, merged), count  # gate_up_proj
     yield "QuickGELU" if "gelu" in str(config.get("hidden_act")) else "SiluAndMul", count
-    yield "RowParallelLinear", count  # down_proj
+    yield quantised.get(row, row), count  # down_proj

@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunan.checkpoint.architectures import ARCHITECTURES, architecture_of, has_experts, number
+from tunan.checkpoint.architectures import ARCHITECTURES, has_experts, number
 from tunan.errors import CheckFailedError, OutsideError, UsageError
+from tunan.ops.config_checks import (
+    MODEL_TYPES,
+    check_activation,
+    check_architecture,
+    check_sizes,
+)
 
 if TYPE_CHECKING:
     import torch
-
-# transformers' name where it differs from the checkpoint's.
-_MODEL_TYPES = {
-    "LlamaForCausalLM": "llama",
-    "Qwen2ForCausalLM": "qwen2",
-    "DeepseekV2ForCausalLM": "deepseek_v2",
-    "DeepseekV3ForCausalLM": "deepseek_v3",
-}
 
 
 @dataclass(frozen=True)
@@ -52,14 +50,11 @@ def meta_model(config: Mapping[str, Any], dtype: str) -> MetaModel:
     """transformers' own modelling code of an architecture, with one layer of each kind.
 
     Never runs code that comes with a checkpoint. Raises UsageError for an architecture that
-    transformers has no code for here, OutsideError without torch and transformers.
+    transformers has no code for here, CheckFailedError for a configuration that fits no model,
+    OutsideError without torch and transformers.
     """
-    architecture = architecture_of(config).name
-    if architecture not in _MODEL_TYPES:
-        raise UsageError(
-            f"{architecture}: transformers has no code of its own for it (the checkpoint's is not "
-            f"run); the audit knows {', '.join(_MODEL_TYPES)}"
-        )
+    architecture = check_architecture(config)
+    check_sizes(config)
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -67,6 +62,7 @@ def meta_model(config: Mapping[str, Any], dtype: str) -> MetaModel:
         raise OutsideError(
             f"{error.name} is not installed; pip install 'tunan[convert]'"
         ) from error
+    check_activation(config)
     kinds = layer_kinds(config)
     settings = {k: v for k, v in config.items() if not k.startswith("_") and k not in _NOT_OURS}
     settings |= {"num_hidden_layers": len(kinds), "first_k_dense_replace": _dense_first(kinds)}
@@ -75,15 +71,20 @@ def meta_model(config: Mapping[str, Any], dtype: str) -> MetaModel:
     except Exception as error:
         # Whatever transformers finds wrong with a configuration; its checks have many types.
         raise CheckFailedError(
-            f"config.json: transformers cannot build {architecture} from it ({error})"
+            f"config.json: transformers cannot build {architecture} from it ({one_line(error)})"
         ) from error
+
+
+def one_line(error: Exception) -> str:
+    """An error of another library: its kind, and what it says without line breaks."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _build(architecture: str, settings: dict[str, Any], dtype: str) -> "torch.nn.Module":
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    made = AutoConfig.for_model(_MODEL_TYPES[architecture], **settings)
+    made = AutoConfig.for_model(MODEL_TYPES[architecture], **settings)
     if ARCHITECTURES[architecture].experts:
         # Both look at no data; torch's grouped product takes bfloat16 only.
         made._experts_implementation = "grouped_mm" if dtype == "bfloat16" else "batched_mm"
@@ -94,8 +95,15 @@ def _build(architecture: str, settings: dict[str, Any], dtype: str) -> "torch.nn
     return model.eval()
 
 
-# Quantisation is not of the modelling code; layer_types has an entry a layer.
-_NOT_OURS = ("quantization_config", "auto_map", "model_type", "architectures", "layer_types")
+# Quantisation is not of the modelling code (see quantised.py); layer_types has an entry a layer.
+_NOT_OURS = (
+    "quantization_config",
+    "compression_config",
+    "auto_map",
+    "model_type",
+    "architectures",
+    "layer_types",
+)
 
 
 def layer_kinds(config: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:

@@ -50,8 +50,11 @@ def replace(model: nn.Module, backend: Backend = "npu", *, fast_gelu: bool = Fal
     own, "reference" the formulas in float32. `fast_gelu` takes npu_fast_gelu's form for every
     GELU, which is another function (see `tunan.ops.gelu`).
 
-    Raises UsageError for an unknown backend and OutsideError where torch_npu is missing.
+    Raises UsageError for an unknown backend or what is no module, and OutsideError where
+    torch_npu is missing.
     """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"replace() takes a torch module, not {type(model).__name__}")
     if backend not in BACKENDS:
         raise UsageError(f"unknown backend '{backend}'; known are {', '.join(BACKENDS)}")
     if backend == "npu":

@@ -5,15 +5,17 @@ its modules are called and made of, so that transformers' classes and a user's o
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tunan.ops.trace import Call
+if TYPE_CHECKING:
+    from tunan.ops.trace import Call
 
 _ROUTERS = ("Router", "TopkRouter", "Gate", "MoEGate")
 _LATENT = ("DeepseekV2", "DeepseekV3")
 _SKIPPED = ("Identity", "Dropout", "SiLU", "SiLUActivation")
 
 
-def unit_of(call: Call) -> str:
+def unit_of(call: "Call") -> str:
     """The part's name in the operator map; empty for what belongs to none of them."""
     latent = any(name.startswith(_LATENT) for name in call.classes)
     if call.function or any("RotaryEmbedding" in name for name in call.classes[:1]):
@@ -23,7 +25,7 @@ def unit_of(call: Call) -> str:
     return _by_class([name for name in call.classes if name not in _SKIPPED], call)
 
 
-def _by_class(classes: Sequence[str], call: Call) -> str:
+def _by_class(classes: Sequence[str], call: "Call") -> str:
     inner = classes[0] if classes else ""
     if inner.endswith("RMSNorm"):
         return "RMSNorm"
@@ -44,5 +46,5 @@ _PLAIN = {
 }
 
 
-def _is_elementwise(call: Call) -> bool:
+def _is_elementwise(call: "Call") -> bool:
     return call.operator.partition("::")[2].partition(".")[0] in ("silu", "mul")

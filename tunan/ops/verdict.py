@@ -3,12 +3,21 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
 
 from tunan.ops.device_facts import devices, kernel_dtypes
 from tunan.ops.map import Run, catalogue
+from tunan.ops.quantised import NO_FP8, TO_CONVERT
 from tunan.ops.registrations import Origin, Registrations
-from tunan.ops.trace import Call, Operand
 from tunan.ops.units import unit_of
+
+if TYPE_CHECKING:
+    from tunan.ops.trace import Call, Operand
+
+
+# How the weights of a layer are quantised, and where W8A8 stands: in config.json or in ModelSlim's
+# description; empty: they are not.
+Scheme = Literal["", "w8a8", "w8a8 by description", "fp8"]
 
 
 class Fate(StrEnum):
@@ -45,17 +54,31 @@ REPLACED_HERE = {
 _NO_INPUT_CHECK = ("aten::_to_copy", "aten::copy_")
 
 
-def judge(call: Call, known: Registrations, target: str, *, engine: bool) -> Verdict:
+def judge(
+    call: "Call",
+    known: Registrations,
+    target: str,
+    *,
+    engine: bool,
+    dtype: str = "",
+    weights: Scheme = "",
+) -> Verdict:
     """What becomes of a call on a target. Views and what has been split up are not to be asked.
 
     `engine` says that vLLM will run the model, with the fused kernels of the operator map, and
-    not torch by itself.
+    not torch by itself; `dtype` is then the model's, and `weights` says how those of the
+    call's layer are quantised.
     """
     unit = unit_of(call)
+    wrong = _wrong_model_dtype(call, target, dtype) if engine else ""
+    if wrong:
+        return Verdict(Fate.UNSUPPORTED, Fate.UNSUPPORTED, wrong, "", unit)
     lacking = _lacking(call, target)
     if lacking:
         reason = f"the chip has no {lacking}{_other_dtype(lacking)}"
         return Verdict(Fate.UNSUPPORTED, Fate.UNSUPPORTED, reason, "", unit)
+    if weights:
+        return _quantised(unit, target, weights)
     fate, reason, instead = _as_written(call, known, target)
     if not engine:
         here = REPLACED_HERE.get(unit, "")
@@ -70,7 +93,42 @@ def judge(call: Call, known: Registrations, target: str, *, engine: bool) -> Ver
     return Verdict(fate, fate, reason, instead, unit)
 
 
-def _as_written(call: Call, known: Registrations, target: str) -> tuple[Fate, str, str]:
+QUANTISED = {
+    "ReplicatedLinear": "Linear (W8A8)",
+    "FusedMoE": "FusedMoE (W8A8)",
+}
+
+
+def _quantised(unit: str, target: str, weights: Scheme) -> Verdict:
+    """What becomes of a part whose weights are quantised, which torch does not run by itself."""
+    if weights == "fp8":
+        return Verdict(Fate.UNSUPPORTED, Fate.UNSUPPORTED, NO_FP8, TO_CONVERT, unit)
+    unit = QUANTISED[unit]
+    run = _in_engine(unit, target)
+    if run is None:
+        reason = "how quantised layers run on this chip is not known"
+        return Verdict(Fate.UNSUPPORTED, Fate.UNSUPPORTED, reason, "", unit)
+    if weights == "w8a8" and not devices().targets[target].compressed_tensors:
+        reason = (
+            "vllm-ascend reads no compressed-tensors on this chip, only ModelSlim's description"
+        )
+        return Verdict(Fate.UNSUPPORTED, Fate.UNSUPPORTED, reason, "", unit)
+    fate = Fate.FUSED if run.runs else Fate.UNSUPPORTED
+    how = f"{run.operator} ({run.note})" if run.runs else ""
+    return Verdict(fate, fate, "int8 weights and inputs" if run.runs else run.note, how, unit)
+
+
+def _wrong_model_dtype(call: "Call", target: str, dtype: str) -> str:
+    """Why a chip does not run a model of a dtype, for what computes in floating point."""
+    runs = devices().targets[target].runs
+    if not dtype or dtype in runs:
+        return ""
+    if not any("float" in d or "complex" in d for d in _dtypes((*call.inputs, *call.outputs))):
+        return ""
+    return f"the chip runs no {dtype} models: use --dtype {' or '.join(runs)}"
+
+
+def _as_written(call: "Call", known: Registrations, target: str) -> tuple[Fate, str, str]:
     """Fate, reason and replacement where torch calls the operator itself."""
     origin = known.origin(call.operator)
     dtypes = kernel_dtypes().get(_base(call.operator))
@@ -101,12 +159,12 @@ def _in_engine(unit: str, target: str) -> Run | None:
     return known.run(unit, target)
 
 
-def _lacking(call: Call, target: str) -> str:
+def _lacking(call: "Call", target: str) -> str:
     lacks = devices().targets[target].lacks
     return next((dtype for dtype in _dtypes((*call.inputs, *call.outputs)) if dtype in lacks), "")
 
 
-def _undocumented(call: Call, dtypes: frozenset[str]) -> str:
+def _undocumented(call: "Call", dtypes: frozenset[str]) -> str:
     """The first dtype among the inputs that the kernel is not documented for.
 
     Looked at are the first tensor and all floating and complex ones: the others are indices
@@ -137,5 +195,5 @@ def _base(operator: str) -> str:
     return name.removesuffix("_")
 
 
-def _dtypes(operands: Iterable[Operand]) -> list[str]:
+def _dtypes(operands: "Iterable[Operand]") -> list[str]:
     return [operand.dtype for operand in operands]
