@@ -18,11 +18,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tunan_emulator.byte_count import PATTERN, parse_bytes
 from tunan_emulator.settings_error import SettingsError
 
-_NUMBER = r"\d+"
-_BYTES = r"\d+(\.\d+)?[KMG]?"
+_NUMBER = r"[0-9]+"
+_BYTES = PATTERN.pattern
 _OPERATOR = r"aclnn\w+"
+# The libraries count in 64 bits; what is larger than these can only be a slip.
+_MOST_NUMBER = 10**9
+_MOST_BYTES = 1024 << 30
 _KEYS: dict[str, dict[str, str]] = {
     "oom": {"bytes": _BYTES, "device?": _NUMBER},
     "missing": {"op": _OPERATOR},
@@ -51,7 +55,12 @@ def _parse(clause: str) -> Fault:
     kind, _, rest = clause.partition(":")
     if kind not in _KEYS:
         raise SettingsError(f"unknown fault {kind!r}; known: {', '.join(_KEYS)}")
-    keys = dict(_pair(clause, pair) for pair in rest.split(",") if pair)
+    pairs = [_pair(clause, pair) for pair in rest.split(",") if pair]
+    keys = dict(pairs)
+    if len(keys) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in keys if names.count(key) > 1)
+        raise SettingsError(f"fault {clause!r}: {twice} is given twice")
     wanted = _KEYS[kind]
     for key, value in keys.items():
         pattern = wanted.get(key) or wanted.get(f"{key}?")
@@ -60,10 +69,19 @@ def _parse(clause: str) -> Fault:
             raise SettingsError(f"fault {clause!r}: {kind} has no {key!r}, it has {known}")
         if not re.fullmatch(pattern, value):
             raise SettingsError(f"fault {clause!r}: {value!r} is no value for {key}")
+        if _is_too_large(pattern, value):
+            raise SettingsError(f"fault {clause!r}: {value} is too large for {key}")
     absent = [key for key in wanted if not key.endswith("?") and key not in keys]
     if absent:
         raise SettingsError(f"fault {clause!r}: {kind} needs {', '.join(absent)}")
     return Fault(kind, keys)
+
+
+def _is_too_large(pattern: str, value: str) -> bool:
+    if pattern == _BYTES:
+        number = parse_bytes(value)
+        return number is None or number > _MOST_BYTES
+    return pattern == _NUMBER and (len(value) > 18 or int(value) > _MOST_NUMBER)
 
 
 def _pair(clause: str, pair: str) -> tuple[str, str]:

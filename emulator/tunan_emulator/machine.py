@@ -1,15 +1,19 @@
 """The emulated machine and the environment that a command needs to see it."""
 
-import re
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunan_emulator.byte_count import parse_bytes
 from tunan_emulator.faults import Fault, parse_faults
-from tunan_emulator.missing import libraries_without
+from tunan_emulator.missing import PREFIX, libraries_without
 from tunan_emulator.settings_error import SettingsError
 
 PACKAGE = Path(__file__).parent
+
+# torch_npu keeps some 20M for itself; no chip has more than a small part of the upper bound.
+LEAST_MEMORY, MOST_MEMORY = 64 << 20, 1024 << 30
 
 # Chips by the names people type, as aclrtGetSocName spells them. vllm-ascend's wheel is built for
 # the A2 family (910B) and refuses the others.
@@ -61,8 +65,8 @@ class EmulatedMachine:
             "ASCEND_HOME_PATH": str(home),
             "ASCEND_TOOLKIT_HOME": str(home),
             "ASCEND_OPP_PATH": str(home / "opp"),
-            "LD_LIBRARY_PATH": _joined(str(libraries), base.get("LD_LIBRARY_PATH")),
-            "PYTHONPATH": _joined(str(PACKAGE / "shims"), base.get("PYTHONPATH")),
+            "LD_LIBRARY_PATH": _first(libraries, base.get("LD_LIBRARY_PATH")),
+            "PYTHONPATH": _first(PACKAGE / "shims", base.get("PYTHONPATH")),
             "TUNAN_EMULATE_DEVICES": str(self.devices),
             "TUNAN_EMULATE_FAULTS": self.faults,
             "TUNAN_EMULATE_MEMORY": self.memory,
@@ -77,8 +81,11 @@ class EmulatedMachine:
             raise SettingsError(f"{self.devices} devices: the emulator has 1 to 16")
         if self.soc not in SOCS:
             raise SettingsError(f"unknown chip {self.soc!r}; known: {', '.join(sorted(SOCS))}")
-        if not re.fullmatch(r"(?=.*[1-9])\d+(\.\d+)?[KMG]?", self.memory):
+        memory = parse_bytes(self.memory)
+        if memory is None:
             raise SettingsError(f"memory {self.memory!r}: write bytes, or a number with K, M or G")
+        if not LEAST_MEMORY <= memory <= MOST_MEMORY:
+            raise SettingsError(f"memory {self.memory!r}: a device has 64M to 1024G")
         faults = parse_faults(self.faults)
         for fault in faults:
             if int(fault.keys.get("device", 0)) >= self.devices:
@@ -86,6 +93,8 @@ class EmulatedMachine:
                     f"fault {fault.kind}: there is no device {fault.keys['device']}, "
                     f"the machine has {self.devices} (from 0)"
                 )
+        if self.trace:
+            _refuse_unwritable(self.trace)
         return faults
 
 
@@ -93,5 +102,21 @@ def _missing_operators(faults: list[Fault]) -> list[str]:
     return sorted(fault.keys["op"] for fault in faults if fault.kind == "missing")
 
 
-def _joined(first: str, rest: str | None) -> str:
-    return f"{first}:{rest}" if rest else first
+def _refuse_unwritable(trace: Path) -> None:
+    try:
+        # Not blocking: a pipe that nobody reads is an error and no wait.
+        os.close(os.open(trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600))
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise SettingsError(f"trace {trace}: {why}; name a file that can be written") from None
+
+
+def _first(folder: Path, rest: str | None) -> str:
+    """`folder` before the `rest` of a search path, less what an emulator around this one put in."""
+    own = {str(PACKAGE / "lib"), str(PACKAGE / "shims")}
+    others = [
+        entry
+        for entry in (rest.split(":") if rest else [])
+        if entry not in own and not Path(entry).name.startswith(PREFIX)
+    ]
+    return ":".join([str(folder), *others])

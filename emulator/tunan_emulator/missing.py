@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tunan_emulator.settings_error import SettingsError
 
+PREFIX = "tunan-emulator-"  # of temporary folders
 _LIBRARY = "libopapi.so"
 
 
@@ -19,7 +20,7 @@ def libraries_without(operators: list[str], libraries: Path) -> Path:
     if not operators:
         return libraries
     patched = _without((libraries / _LIBRARY).read_bytes(), operators)
-    folder = Path(tempfile.mkdtemp(prefix="tunan-emulator-"))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     for library in libraries.glob("*.so"):
         if library.name != _LIBRARY:
             (folder / library.name).symlink_to(library)

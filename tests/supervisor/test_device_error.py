@@ -18,6 +18,12 @@ CAUSES = {
     "exception": "ACL stream synchronize failed, error code:507015: EZ9999: The error from "
     "device(chipId:0, dieId:0), serial number is 1, there is an aicore error exception, "
     "errorCode=0x800000",
+    "hccl-timeout": "NPU function error: "
+    "c10_npu::acl::AclrtSynchronizeStreamWithTimeout(copy_stream), error code is 507048: EI0002: "
+    "The wait execution of the Notify register times out. Reason: The Notify register has not "
+    "received the Notify record from remote rank [0]. base information: [streamID:[0], taskID[0], "
+    "tag[HcclAllReduce_/tunan_hccl_27592_14b38863d5ac68d4], "
+    "AlgType(level 0-1-2):[fullmesh-ring-NHR].]",
     "lost": "ACL stream synchronize failed, error code:507010: EE9999: The error from "
     "device(chipId:0, dieId:0), serial number is 1, ts lost heartbeat, errorCode=0x7bc82",
     "missing": "operator RmsNorm failed: EZ3003: No supported Ops kernel and engine are found for "

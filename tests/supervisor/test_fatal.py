@@ -1,6 +1,7 @@
 """Hearing in the log that the engine cannot go on."""
 
 import asyncio
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,17 @@ async def test_each_of_vllms_last_words_is_heard(tmp_path: Path, line: str) -> N
     await asyncio.wait_for(until_fatal(log), 10)
 
 
+def test_they_are_in_vllms_sources() -> None:
+    vllm = find_spec("vllm")
+    assert vllm is not None
+    assert vllm.submodule_search_locations
+    folder = Path(vllm.submodule_search_locations[0]) / "v1"
+    files = (folder / "engine" / "core.py", folder / "executor" / "multiproc_executor.py")
+    sources = "".join(file.read_text() for file in files)
+    for line in FATAL_LINES:
+        assert line.removeprefix("Exception in thread ") in sources
+
+
 async def test_a_line_that_is_written_in_two_parts_is_heard(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_text("all is well\nERROR EngineCore failed ")
@@ -26,10 +38,18 @@ async def test_a_line_that_is_written_in_two_parts_is_heard(tmp_path: Path) -> N
     await asyncio.wait_for(heard, 10)
 
 
+@pytest.mark.parametrize("error", ["error code is 507054", "error code:507010"])
+async def test_a_device_that_failed_in_any_rank_is_heard(tmp_path: Path, error: str) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text(f"(Worker_TP1 pid=1) ERROR 11-30 21:25:27 [x.py:1] RuntimeError: a, {error}\n")
+    await asyncio.wait_for(until_fatal(log), 10)
+
+
 async def test_an_exception_of_one_call_to_a_worker_is_not_the_end(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_text(
         "(Worker_TP0 pid=1) ERROR 11-30 21:25:27 [x.py:1] WorkerProc hit an exception.\n"
+        "(Worker_TP0 pid=1) ERROR 11-30 21:25:27 [x.py:1] RuntimeError: error code is 161002\n"
     )
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(until_fatal(log), 3 * POLL_S)

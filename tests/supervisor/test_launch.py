@@ -2,15 +2,18 @@
 
 from pathlib import Path
 
+import pytest
+
 from tunan.ascend.emulated import EmulatedDevices
 from tunan.config import deployment_from
+from tunan.errors import UsageError
 from tunan.supervisor.directories import Directories
 from tunan.supervisor.launch import Launch, plan_launch
 from tunan.supervisor.model_size import ModelSize
 
 SIZE = ModelSize(weights=1 << 20, kv_bytes_per_token=1024, max_len=512, has_manifest=True)
 DIRECTORIES = Directories(cache=Path("/cache"), state=Path("/state"))
-EMULATED = EmulatedDevices(2, "Ascend910B3")
+EMULATED = EmulatedDevices(2, "Ascend910B3", memory=4 << 30)
 
 
 def launch(target: str, emulated: EmulatedDevices | None = None, **values: object) -> Launch:
@@ -54,6 +57,12 @@ def test_the_size_of_the_kv_cache_is_handed_over() -> None:
         "--kv-cache-memory-bytes=1073741824"
         in launch("ascend910b3", memory={"kv_cache_gib": 1}).arguments
     )
+
+
+def test_a_cache_larger_than_an_emulated_device_is_refused() -> None:
+    launch("ascend910b3", EMULATED, memory={"kv_cache_gib": 4}, parallel={"tensor": 2})
+    with pytest.raises(UsageError, match=r"5 GiB is more than the 4\.0 GiB .* emulated device has"):
+        launch("ascend910b3", EMULATED, memory={"kv_cache_gib": 5})
 
 
 def test_an_npu_runs_graphs_unless_told_not_to() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.supervisor.machines import GIB, kunpeng, laptop
 from tunan.config import Deployment, deployment_from
-from tunan.errors import OutsideError
+from tunan.errors import OutsideError, UsageError
 from tunan.supervisor.machine import Machine
 from tunan.supervisor.memory import kv_cache_bytes
 from tunan.supervisor.model_size import ModelSize
@@ -56,6 +56,16 @@ def test_no_memory_at_all_says_so() -> None:
 
 def test_an_explicit_size_is_taken_as_it_is() -> None:
     assert kv_cache_bytes(laptop(), deployment(memory={"kv_cache_gib": 0.5}), SIZE) == GIB // 2
+
+
+@pytest.mark.parametrize(
+    ("gib", "ranks", "message"),
+    [(17, 1, "17 GiB is more than the 16.0 GiB"), (9, 2, "9 GiB for each of 2 ranks is more")],
+)
+def test_a_cache_larger_than_the_machine_is_refused(gib: int, ranks: int, message: str) -> None:
+    wanted = deployment(memory={"kv_cache_gib": gib}, parallel={"tensor": ranks})
+    with pytest.raises(UsageError, match=message):
+        kv_cache_bytes(laptop(), wanted, SIZE)
 
 
 def test_ranks_share_the_cache_and_stay_within_their_node() -> None:

@@ -22,5 +22,18 @@ def test_a_device_error_comes_with_its_remedy(cause: str, advice: str) -> None:
     assert advice in with_next_step(cause)
 
 
+@pytest.mark.parametrize(
+    ("cause", "shown"),
+    [
+        ("Total number of attention heads (3).", "Total number of attention heads (3)"),
+        ("NPU out of memory.", "NPU out of memory; lower memory.utilization"),
+        ("cut here...", "cut here..."),
+    ],
+)
+def test_a_final_full_stop_goes_and_an_ellipsis_stays(cause: str, shown: str) -> None:
+    assert with_next_step(cause).startswith(shown)
+    assert with_next_step(cause)[len(shown) :][:1] != "."
+
+
 def test_a_cause_without_a_usual_remedy_is_left_alone() -> None:
     assert with_next_step("KeyError: 'x'") == "KeyError: 'x'"

@@ -1,20 +1,27 @@
 """The devices that `tunan emulate` gives a command, recognised by the environment it sets."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 DEVICES = "TUNAN_EMULATE_DEVICES"
 CHIP = "TUNAN_EMULATE_SOC"
+MEMORY = "TUNAN_EMULATE_MEMORY"
 HOME = "ASCEND_HOME_PATH"
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True)
 class EmulatedDevices:
-    """`count` devices; `chip` as aclrtGetSocName spells it ("Ascend910B3")."""
+    """`count` devices; `chip` as aclrtGetSocName spells it ("Ascend910B3").
+
+    `memory`: bytes of each, None if that is not said.
+    """
 
     count: int
     chip: str
+    memory: int | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "EmulatedDevices | None":
@@ -24,8 +31,14 @@ class EmulatedDevices:
         home = environment.get(HOME, "")
         if not (count.isdecimal() and int(count) and chip and home and Path(home).is_dir()):
             return None
-        return cls(int(count), chip)
+        return cls(int(count), chip, _bytes(environment.get(MEMORY, "")))
 
     def describe(self) -> str:
         """`1 emulated Ascend910B3`."""
         return f"{self.count} emulated {self.chip}"
+
+
+def _bytes(text: str) -> int | None:
+    """`4G` in bytes; None for what is no number of bytes."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMG]?)", text)
+    return int(float(match[1]) * _UNITS[match[2]]) if match else None

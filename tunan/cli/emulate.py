@@ -1,6 +1,7 @@
 """`tunan emulate -- COMMAND`: runs a command on emulated Ascend devices."""
 
 import argparse
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -40,9 +41,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--trace", type=Path, help="file that gets a line for every operator that runs"
     )
-    add_common_options(parser)
+    add_common_options(parser, as_json=False)
     # The command line keeps what follows `--` apart for us as it does for the engine.
-    parser.set_defaults(run=run, takes_engine_arguments=True)
+    parser.set_defaults(run=run, takes_engine_arguments=True, takes_command=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
             "the emulator is not installed in this environment; `make setup-ascend` makes one that "
             "has it (.venv-ascend)"
         ) from None
+    program = _program(command[0])
     machine = EmulatedMachine(
         devices=args.devices,
         soc=args.soc.lower(),
@@ -68,7 +70,31 @@ def run(args: argparse.Namespace) -> int:
         environment = machine.environment(os.environ)
     except SettingsError as error:
         raise UsageError(str(error)) from None
-    program = shutil.which(command[0])
-    if program is None:
-        raise UsageError(f"no command {command[0]!r}; check the spelling and PATH")
-    os.execve(program, command, environment)  # noqa: S606
+    try:
+        os.execve(program, command, environment)  # noqa: S606
+    except OSError as error:
+        raise UsageError(_why_not(program, error)) from None
+
+
+def _program(name: str) -> str:
+    if found := shutil.which(name):
+        return found
+    path = Path(name)
+    if "/" in name and path.is_dir():
+        raise UsageError(f"{name}: is a directory; name a program after --")
+    if "/" in name and path.is_file():
+        raise UsageError(
+            f"{name}: is not executable; `chmod +x` it, or write its interpreter before it"
+        )
+    raise UsageError(f"no command {name!r}; check the spelling and PATH")
+
+
+def _why_not(program: str, error: OSError) -> str:
+    if error.errno == errno.ENOEXEC:
+        return (
+            f"{program}: no program for this machine, and no script with a `#!` line; write its "
+            f"interpreter before it: -- sh {program}"
+        )
+    if error.errno == errno.ENOENT:
+        return f"{program}: the interpreter that it names is not on this machine; install it"
+    return f"{program}: {error.strerror}; name a program that can be run here"

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 from tunan import __version__
 from tunan.errors import TunanError
@@ -26,14 +27,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What follows `--` is the engine's; argparse would mix it with our own positionals.
     cut = given.index("--") if "--" in given else len(given)
     parser = build_parser()
-    args = parser.parse_args(given[:cut])
+    args, unknown = parser.parse_known_args(given[:cut])
     args.engine_arguments = given[cut + 1 :]
-    if args.engine_arguments and not getattr(args, "takes_engine_arguments", False):
-        parser.error(f"unexpected after `--`: {' '.join(args.engine_arguments)}")
+    if unknown:
+        args.parser.error(_unexpected(args, unknown))
+    if args.engine_arguments and not args.takes_engine_arguments:
+        args.parser.error(f"unexpected after `--`: {' '.join(args.engine_arguments)}")
     _prepare_streams()
     status = _run(args)
     flushed = _flush()
     return status or flushed
+
+
+def _unexpected(args: argparse.Namespace, words: list[str]) -> str:
+    if args.takes_command and not args.engine_arguments and not words[0].startswith("-"):
+        return f"`--` is missing before the command: `{args.parser.prog} -- {' '.join(words)}`"
+    return f"unrecognized arguments: {' '.join(words)}"
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -52,7 +61,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line; verbs import nothing heavy until they run."""
-    parser = argparse.ArgumentParser(
+    parser = _OneLineParser(
         prog="tunan",
         description="Deploy, serve and operate DeepSeek models on Kunpeng and Ascend servers.",
     )
@@ -63,10 +72,22 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """The options every verb has."""
-    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+class _OneLineParser(argparse.ArgumentParser):
+    """A wrong command line is one line, as every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{_one_line(f'{self.prog}: {message}; see {self.prog} --help')}\n")
+
+
+def add_common_options(parser: argparse.ArgumentParser, *, as_json: bool = True) -> None:
+    """The options every verb has; `as_json`: it has a result to print."""
+    if as_json:
+        parser.add_argument(
+            "--json", action="store_true", help="print the result as JSON on stdout"
+        )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    # A verb that has something after `--` says so itself.
+    parser.set_defaults(parser=parser, takes_engine_arguments=False, takes_command=False)
 
 
 def _prepare_streams() -> None:
@@ -99,7 +120,11 @@ def _flush() -> int:
 def _report(args: argparse.Namespace, message: str, status: int) -> int:
     if args.debug:
         traceback.print_exc()
-    line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(message.split()))
     with contextlib.suppress(BrokenPipeError):
-        print(f"tunan: {line}", file=sys.stderr)  # noqa: T201
+        print(f"tunan: {_one_line(message)}", file=sys.stderr)  # noqa: T201
     return status
+
+
+def _one_line(message: str) -> str:
+    words = " ".join(message.split())
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in words)

@@ -79,6 +79,7 @@ def _run(args: argparse.Namespace) -> int:
     from tunan.ascend.emulated import EmulatedDevices
     from tunan.ascend.target import require, resolve_target
     from tunan.config import refuse_unavailable
+    from tunan.supervisor.feasibility import refuse_impossible
     from tunan.supervisor.print_command import print_command
     from tunan.supervisor.service import Options, serve
 
@@ -86,6 +87,7 @@ def _run(args: argparse.Namespace) -> int:
     refuse_unavailable(deployment)
     emulated = EmulatedDevices.of(os.environ)
     target = resolve_target(deployment.target, emulated)
+    refuse_impossible(deployment, target)
     if args.print_command:
         print_command(deployment, target, as_json=args.json)
         return 0

@@ -26,7 +26,7 @@ _CANN = re.compile(
     r"(?:\w*\((?P<inner>E[A-Z]\d{4})\): *)?(?P<text>.+)"
 )
 _NOISE = re.compile(
-    r"^(?:\w+\.)*\w+Error: |(?<=: )\w+:\.\./\S+:\d+ |^\w+:\.\./\S+:\d+ "
+    r"^(?:\w+\.)*\w+Error: |(?:(?<=: )|^)\w+(?:\(\))?:\.\./\S+:\d+ "
     r"|\.?(?:E[A-Z]\d{4}: Inner Error!|time is ,).*|\.?\s*If reserved memory is >> .*"
 )
 _OPERATOR = re.compile(r"current working operator name is (?P<name>\w+)")
@@ -75,7 +75,7 @@ def _head(below: Sequence[str]) -> str:
         return f"operator {operator['name']} failed"
     head = _NOISE.sub("", below[0]).strip(" .")
     status = _STATUS.search(whole)
-    return f"{head} (error code {status['status']})" if status else head
+    return f"{head} (error code {status['status']})" if status and status[0] not in head else head
 
 
 def _message(texts: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from tunan.supervisor.arguments import common_arguments, compiles, engine_argume
 from tunan.supervisor.directories import Directories
 from tunan.supervisor.environment import PROGRESS_SOCKET, engine_environment
 from tunan.supervisor.machine import look
+from tunan.supervisor.memory import refuse_larger_cache
 from tunan.supervisor.model_size import ModelSize
 
 ENGINE_SOCKET = "engine.sock"
@@ -41,7 +42,7 @@ def plan_launch(
     """How to start `deployment` here, with its sockets and temporary files in `runtime`.
 
     Raises `OutsideError` if it does not fit into a CPU's memory, `UsageError` for what the
-    target cannot do.
+    target cannot do, or a KV cache larger than the memory that is known to be there.
     """
     ours = {
         PROGRESS_SOCKET: str(runtime / "progress.sock"),
@@ -55,6 +56,10 @@ def plan_launch(
             engine_environment(machine, deployment, directories) | ours,
             compiles(deployment),
             "the CPU",
+        )
+    if emulated and emulated.memory and deployment.memory.kv_cache_gib is not None:
+        refuse_larger_cache(
+            deployment.memory.kv_cache_gib, 1, emulated.memory, "an emulated device"
         )
     arguments = (
         *own_arguments(deployment, socket),

@@ -6,7 +6,7 @@ than eight sequences of full length.
 """
 
 from tunan.config import Deployment
-from tunan.errors import OutsideError
+from tunan.errors import OutsideError, UsageError
 from tunan.supervisor.cpu_layout import cpus_of_ranks
 from tunan.supervisor.machine import Machine
 from tunan.supervisor.model_size import ModelSize
@@ -26,10 +26,12 @@ ROOMY_WEIGHTS, TIGHT_WEIGHTS = 2.0, 1.1
 def kv_cache_bytes(machine: Machine, deployment: Deployment, size: ModelSize) -> int:
     """Bytes of KV cache for one rank, at least enough for one sequence of full length.
 
-    Raises `OutsideError` saying what is needed, what is free and which max_model_len fits.
+    Raises `OutsideError` saying what is needed, what is free and which max_model_len fits, and
+    `UsageError` if the caches asked for are larger than the machine's memory.
     """
     memory, ranks = deployment.memory, deployment.parallel.world_size
     if memory.kv_cache_gib is not None:
+        refuse_larger_cache(memory.kv_cache_gib, ranks, machine.memory_total, "this machine")
         return int(memory.kv_cache_gib * GIB)
     per_token = -(-size.kv_bytes_per_token // ranks)
     length = deployment.model.max_model_len or size.max_len
@@ -41,6 +43,16 @@ def kv_cache_bytes(machine: Machine, deployment: Deployment, size: ModelSize) ->
         if left >= need:
             return min(left, need * sequences)
     raise OutsideError(_too_little(usable, size.weights // ranks, need, left, per_token, length))
+
+
+def refuse_larger_cache(gib: float, ranks: int, total: int, whose: str) -> None:
+    """Raises `UsageError` if `ranks` caches of `gib` each cannot be in `total` bytes of memory."""
+    if gib * GIB * ranks > total:
+        caches = f"{gib:g} GiB" + (f" for each of {ranks} ranks" if ranks > 1 else "")
+        raise UsageError(
+            f"memory.kv_cache_gib: {caches} is more than the {total / GIB:.1f} GiB of memory that "
+            f"{whose} has; lower it"
+        )
 
 
 def _free_of_one_rank(machine: Machine, ranks: int) -> int:

@@ -39,8 +39,10 @@ _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), advice) for pattern, advi
 
 
 def with_next_step(cause: str) -> str:
-    """`cause`, with what to do about it if that is known."""
+    """`cause` without its full stop, with what to do about it if that is known."""
+    if not cause.endswith(".."):  # an ellipsis says that there is more
+        cause = cause.removesuffix(".")
     for pattern, advice in _COMPILED:
         if pattern.search(cause):
-            return f"{cause.rstrip('.')}; {advice}"
+            return f"{cause}; {advice}"
     return cause

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 from tunan.ascend.recipe import SET_ENV, NodeCommand, node_commands
+from tunan.ascend.target import CANN_VERSION
 from tunan.config import Deployment
 from tunan.notices import warn
 from tunan.supervisor.arguments import common_arguments
@@ -15,11 +16,14 @@ from tunan.supervisor.process import launcher_command
 
 # `serve` makes a private directory for each run; the script makes one in the same way.
 RUNTIME = Path("$RUN")
-MAKE_RUNTIME = "RUN=$(mktemp -d /tmp/tunan-XXXXXXXX)"
+MAKE_RUNTIME = "RUN=$(mktemp -d /tmp/tunan-XXXXXXXX) || exit 3"
 
 
 def print_command(deployment: Deployment, target: str, as_json: bool) -> None:
     """Prints, on stdout, what `tunan serve` would run on each machine."""
+    # Whoever runs the script may be elsewhere.
+    model = deployment.model.model_copy(update={"path": deployment.model.path.absolute()})
+    deployment = deployment.model_copy(update={"model": model})
     commands = _for_cpu(deployment) if target == "cpu" else _for_ascend(deployment, target)
     if as_json:
         listing = [
@@ -52,15 +56,24 @@ def _for_ascend(deployment: Deployment, target: str) -> tuple[NodeCommand, ...]:
 def _script(command: NodeCommand, target: str) -> str:
     lines = [f"# {target}" + (f", on {command.address}" if command.address else "")]
     if target != "cpu":
-        lines += [f". {script}" for script in SET_ENV]
+        for script in SET_ENV:
+            lines += [
+                _stop_unless(f"-f {script}", f"no {script}: install CANN {CANN_VERSION} with nnal"),
+                f". {script}",
+            ]
     if "$NIC" in command.environment.values():
         lines.append(f"NIC=$(ip -o -4 addr show to {command.address} | awk '{{print $2; exit}}')")
+        lines.append(_stop_unless('-n "$NIC"', f"no interface has {command.address}"))
     if any(str(RUNTIME) in value for value in command.environment.values()):
         lines.append(MAKE_RUNTIME)
     lines += [f"export {name}={_quoted(value)}" for name, value in command.environment.items()]
     words = [_quoted(word) for word in command.arguments]
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
     return "\n".join([*lines, " \\\n  ".join([" ".join(words[:first]), *words[first:]])])
+
+
+def _stop_unless(condition: str, message: str) -> str:
+    return f"[ {condition} ] || {{ echo {shlex.quote(message)} >&2; exit 3; }}"
 
 
 def _quoted(word: str) -> str:

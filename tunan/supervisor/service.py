@@ -8,6 +8,7 @@ the service ends with its last error in one line, and whoever runs it (systemd) 
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,14 +30,18 @@ from tunan.supervisor.launch import DEFAULT_BATCHED_TOKENS, ENGINE_SOCKET, plan_
 from tunan.supervisor.log_file import fresh_log, tail_to_stderr
 from tunan.supervisor.model_size import check_blocks, measure
 from tunan.supervisor.next_step import with_next_step
-from tunan.supervisor.process import Ending, EngineProcess
+from tunan.supervisor.process import STOP_TIMEOUT_S, Ending, EngineProcess
 from tunan.supervisor.progress import listening
 from tunan.supervisor.report import Report
 from tunan.supervisor.warmup import ANSWER_TOKENS, warm_up
 
 POLL_S = 0.05
+PROGRESS_POLL_S = 1.0
 DEATH_GRACE_S = 1.0  # for the API server to write why its engine died
 FATAL_GRACE_S = 6.0  # for a process that cannot go on to end by itself
+# An engine that starts has no work to lose, and may be deaf in one long call (touching a large KV
+# cache): it only gets the time to remove its shared memory.
+STARTING_STOP_S = 1.0
 CUT_STREAMS_S = 2.0  # for the front door to tell running streams that the engine is gone
 USAGE_STATUS = 2  # argparse's
 NOT_ENDING = "a process of the engine that hung after a fatal error"
@@ -190,17 +195,20 @@ class _Service:
     ) -> None:
         """Returns once one of them is done. Raises `OutsideError` if the start stands still."""
         limit = self.deployment.gateway.startup_timeout_s
-        where = self.replica.progress
+        where, since = self.replica.progress, time.monotonic()
         while True:
             done, _ = await asyncio.wait(
-                {warm, died, asked}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+                {warm, died, asked},
+                timeout=min(limit, PROGRESS_POLL_S),
+                return_when=asyncio.FIRST_COMPLETED,
             )
             if done:
                 return
-            if self.replica.progress == where:
+            if self.replica.progress != where:
+                where, since = self.replica.progress, time.monotonic()
+            elif time.monotonic() - since >= limit:
                 warm.cancel()
                 raise OutsideError(self._stands_still(limit))
-            where = self.replica.progress
 
     def _stands_still(self, limit: float) -> str:
         cause = root_cause_in(self.log)
@@ -263,6 +271,7 @@ class _Service:
 
     async def _drain(self, died: asyncio.Task[Ending]) -> int:
         """Lets running requests finish, then stops the engine."""
+        was_ready = self.replica.stage is Stage.READY
         self.replica.move(Stage.DRAINING)
         limit = self.deployment.gateway.shutdown_timeout_s
         if self.replica.in_flight:
@@ -280,7 +289,9 @@ class _Service:
         empty.cancel()
         cut = self.replica.in_flight
         if not cut and not insisted.done():
-            stopped = asyncio.create_task(self.engine.stop())
+            stopped = asyncio.create_task(
+                self.engine.stop(STOP_TIMEOUT_S if was_ready else STARTING_STOP_S)
+            )
             await asyncio.wait({stopped, insisted}, return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
         insisted.cancel()

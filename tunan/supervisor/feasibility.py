@@ -1,0 +1,108 @@
+"""What a checkpoint's config.json rules out on a target, said before anything starts.
+
+One check for every target, for `tunan serve` and for the commands it prints. What is not there to
+be read is not judged: the checkpoint need not be on the machine that prints a command.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tunan.config import Deployment
+from tunan.config.deployment import Parallel
+from tunan.errors import UsageError
+
+_FP8_METHODS = ("fp8", "fbgemm_fp8", "deepseek_v4_fp8")
+
+
+def refuse_impossible(deployment: Deployment, target: str) -> None:
+    """Raises `UsageError` for a model that `target` cannot run, or cannot split as asked."""
+    path = deployment.model.path
+    config = _config(path)
+    text = config.get("text_config")
+    model = text if isinstance(text, dict) else config
+    if target == "ascend310p" and model.get("kv_lora_rank"):
+        raise UsageError(
+            f"{path}: ascend310p has no multi-head latent attention (DeepSeek-V2, V3, R1); "
+            "use --target ascend910b or ascend910c"
+        )
+    if target != "cpu" and _is_fp8(config) and not _is_modelslim(path):
+        family = next((f for f in ("ascend910c", "ascend310p") if f == target), "ascend910b")
+        raise UsageError(
+            f"{path}: FP8 weights have no kernels on Ascend A2, A3 and 310P; convert them first: "
+            f"tunan convert {shlex.quote(str(path))} OUT --target {family}"
+        )
+    _refuse_split(model, deployment.parallel, path)
+
+
+def _refuse_split(model: Mapping[str, Any], parallel: Parallel, path: Path) -> None:
+    heads = _count(model, "num_attention_heads")
+    ranks = parallel.tensor
+    if heads and heads % ranks:
+        raise UsageError(
+            f"parallel.tensor: {heads} attention heads of {path} cannot be split over {ranks} "
+            f"ranks; use {_listed(_degrees(heads, 0))}"
+        )
+    # Multi-head latent attention has one latent, which every rank holds.
+    kv_heads = 0 if model.get("kv_lora_rank") else _count(model, "num_key_value_heads")
+    if kv_heads and kv_heads % ranks and ranks % kv_heads:
+        raise UsageError(
+            f"parallel.tensor: {kv_heads} key-value heads of {path} can be neither split over nor "
+            f"repeated on {ranks} ranks; use {_listed(_degrees(heads, kv_heads))}"
+        )
+    layers = _count(model, "num_hidden_layers")
+    if layers and parallel.pipeline > layers:
+        raise UsageError(
+            f"parallel.pipeline: {path} has {layers} layers, fewer than {parallel.pipeline} stages"
+        )
+    partition = parallel.layer_partition
+    if layers and partition and sum(partition) != layers:
+        raise UsageError(
+            f"parallel.layer_partition: it adds up to {sum(partition)} layers, {path} has {layers}"
+        )
+
+
+def _degrees(heads: int, kv_heads: int) -> list[int]:
+    """The tensor parallel degrees that work; `kv_heads` 0: any number will do."""
+    return [
+        ranks
+        for ranks in range(1, heads + 1)
+        if heads % ranks == 0 and not (kv_heads and kv_heads % ranks and ranks % kv_heads)
+    ]
+
+
+def _listed(degrees: list[int]) -> str:
+    shown = [str(degree) for degree in degrees]
+    return " or ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else "1"
+
+
+def _is_fp8(config: Mapping[str, Any]) -> bool:
+    quantization = config.get("quantization_config")
+    if not isinstance(quantization, dict):
+        return False
+    groups = quantization.get("config_groups")
+    schemes = groups.values() if isinstance(groups, dict) else ()
+    weights = [scheme.get("weights") for scheme in schemes if isinstance(scheme, dict)]
+    return quantization.get("quant_method") in _FP8_METHODS or any(
+        isinstance(w, dict) and w.get("type") == "float" and w.get("num_bits") == 8 for w in weights
+    )
+
+
+def _is_modelslim(path: Path) -> bool:
+    """Quantised anew for Ascend; config.json may still speak of what it was made from."""
+    return (path / "quant_model_description.json").is_file()
+
+
+def _count(model: Mapping[str, Any], key: str) -> int:
+    value = model.get(key)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
