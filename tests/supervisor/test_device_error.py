@@ -55,6 +55,20 @@ def test_a_rank_that_waited_in_vain_is_not_the_cause() -> None:
     assert "HBM MULTI BIT ECC ERROR" in cause
 
 
+def test_of_ranks_that_waited_for_each_other_the_one_with_a_message_is_told() -> None:
+    log = [
+        "(Worker_TP0 pid=7) ERROR 11-30 21:25:27 [multiproc_executor.py:987] "
+        + FAILED.format(what="waited", code=507048),
+        "(Worker_TP1 pid=8) ERROR 11-30 21:25:28 [multiproc_executor.py:987] "
+        + FAILED.format(what="waited too", code=507048),
+        "(Worker_TP1 pid=8) ERROR 11-30 21:25:28 [multiproc_executor.py:987] "
+        "EI0002: [PID: 8] 2026-11-30-21:25:28.000.001 The wait timed out.",
+    ]
+    assert root_cause(log) == (
+        "NPU function error: waited too, error code is 507048: EI0002: The wait timed out"
+    )
+
+
 def test_an_error_that_is_not_the_devices_is_left_to_the_other_rules() -> None:
     log = ["(EngineCore pid=2) ERROR 11-30 16:53:37 [core.py:1512] ValueError: bad shape"]
     assert root_cause(log) == "ValueError: bad shape"

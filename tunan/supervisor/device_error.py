@@ -8,11 +8,13 @@ comes below it or, as a warning, above it:
     time is , error code is 507054
     [ERROR] 2026-11-30-21:25:27 (PID:7, Device:0, RankID:-1) ERR00100 PTA call acl api failed.
 
-After the first such error every later call fails too, so the first is the cause.
+After the first such error every later call fails too, so the first is the cause. Ranks that time
+out waiting for each other all say so; the one with CANN's message says most.
 """
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tunan.supervisor.log_line import LogLine
 
@@ -46,7 +48,8 @@ def device_cause(lines: Sequence[LogLine]) -> str | None:
         return None
     deepest = max(depth for depth, _ in found)
     causes = [cause for depth, cause in found if depth == deepest]
-    return next((cause for cause in causes if not _CONSEQUENCE.search(cause)), causes[0])
+    first = next((cause for cause in causes if not _CONSEQUENCE.search(str(cause))), None)
+    return str(first or next((cause for cause in causes if cause.detail), causes[0]))
 
 
 def _below(lines: Sequence[LogLine], index: int) -> list[str]:
@@ -62,11 +65,22 @@ def _below(lines: Sequence[LogLine], index: int) -> list[str]:
     return texts
 
 
-def _cause(lines: Sequence[LogLine], index: int) -> str:
+@dataclass(frozen=True)
+class _Cause:
+    """The call that failed, and what CANN said of it, if anything."""
+
+    head: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.head}: {self.detail}" if self.detail else self.head
+
+
+def _cause(lines: Sequence[LogLine], index: int) -> _Cause:
     below = _below(lines, index)
     head = _head(below)
     detail = _message(below) or ("" if "out of memory" in head else _message_above(lines, index))
-    return f"{head}: {detail}" if detail else head
+    return _Cause(head, detail)
 
 
 def _head(below: Sequence[str]) -> str:
