@@ -15,6 +15,7 @@ from tunan.checkpoint.quantize.kv_cache import (
     Calibration,
     check_cache_fits,
     is_cache_tensor,
+    observed_scales,
     with_cache_scales,
 )
 from tunan.checkpoint.quantize.running import run_source
@@ -63,6 +64,13 @@ def test_a_scale_is_the_largest_value_of_its_channel(model: Path, calibration: C
     name = "model.layers.1.self_attn.attn.v_cache_scale"
     found = source.rows(name, 0, HEADS * SIZE)
     assert torch.equal(found, (largest.detach() / 127).to(torch.bfloat16).float())
+
+
+def test_values_that_are_no_numbers_are_refused(model: Path, calibration: Calibration) -> None:
+    running = run_source(open_source(model))
+    running.model.model.layers[1].self_attn.v_proj.weight.data[3] = float("nan")
+    with pytest.raises(CheckFailedError, match=r"layers\.1\..*v_cache_scale.*no finite numbers"):
+        observed_scales(running, calibration.text)
 
 
 @pytest.mark.parametrize("scheme", [None, "w8a8"])

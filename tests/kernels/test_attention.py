@@ -5,6 +5,7 @@ the result is 1.7e-3); int8 1.5e-2, most of it from the rounding of keys and que
 """
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -242,3 +243,17 @@ def test_the_library_itself_refuses_a_cache_that_ends_too_early() -> None:
     call = ctypes.create_string_buffer(256)
     with pytest.raises(UsageError, match="its last block ends at byte"):
         library.check(attention(call, ctypes.byref(argument)))
+
+
+def test_no_tokens_are_no_work_in_a_thread_that_never_had_any() -> None:
+    cache = PagedKVCache(torch.zeros(1, 1, 16, 32), 16)
+    none = torch.zeros(0, dtype=torch.int32)
+    configure_pool(PoolConfig(2))
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            start, table = torch.zeros(1, dtype=torch.int32), none.view(0, 1)
+            query = torch.empty(0, 1, 16)
+            attended = thread.submit(paged_attention, query, cache, start, none, table, scale=1.0)
+            assert attended.result().shape == (0, 1, 16)
+    finally:
+        configure_pool(PoolConfig())

@@ -1,5 +1,7 @@
 """Linear layers against exact integers, in every instruction set of this CPU."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -200,3 +202,9 @@ def test_leading_dimensions_are_kept() -> None:
     packed = weights("w8", 45, 100).pack()
     x = torch.randn(2, 3, 100, generator=torch.Generator().manual_seed(9))
     assert torch.equal(linear(x, packed), linear(x.reshape(6, 100), packed).reshape(2, 3, 45))
+
+
+def test_no_rows_are_no_work_in_a_thread_that_never_had_any() -> None:
+    packed = weights("w8", 40, 64).pack()
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(linear, torch.empty(0, 64), packed).result().shape == (0, 40)

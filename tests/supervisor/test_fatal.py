@@ -53,3 +53,32 @@ async def test_an_exception_of_one_call_to_a_worker_is_not_the_end(tmp_path: Pat
     )
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(until_fatal(log), 3 * POLL_S)
+
+
+@pytest.mark.parametrize("process", ["APIServer", "ApiServer_0"])
+@pytest.mark.parametrize("line", [*FATAL_LINES, "error code is 507054"])
+async def test_what_a_client_says_is_not_the_end(tmp_path: Path, line: str, process: str) -> None:
+    log = tmp_path / "engine.log"
+    server = f"({process} pid=1) WARNING 11-30 21:25:27 [hf.py:839] "
+    log.write_text(f"{server}Chat template rejected the request: no role\n{server}{line}\n")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(until_fatal(log), 3 * POLL_S)
+
+
+async def test_what_a_client_says_is_not_the_end_though_written_in_two_parts(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("(APIServer pid=1) INFO 11-30 21:25:27 [x.py:1] prompt: " + 100 * "a")
+    heard = asyncio.create_task(until_fatal(log))
+    await asyncio.sleep(2 * POLL_S)
+    with log.open("a") as file:
+        file.write(f"{FATAL_LINES[0]}\n")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(heard, 3 * POLL_S)
+
+
+async def test_a_log_that_cannot_be_read_is_not_the_end() -> None:
+    unreadable = Path("/proc/self/mem")  # opens, and fails to be read at its beginning
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(until_fatal(unreadable), 3 * POLL_S)

@@ -104,7 +104,8 @@ def paged_attention(
         window,
         causal,
     )
-    library.check(_attention()(ctypes.byref(call), ctypes.byref(cache.argument())))
+    if tokens:
+        library.check(_attention()(ctypes.byref(call), ctypes.byref(cache.argument())))
     return out
 
 

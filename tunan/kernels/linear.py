@@ -153,6 +153,9 @@ def linear(
     rows = _rows(x, packed.inputs)
     if out is None:
         out = x.new_empty(*x.shape[:-1], packed.outputs)
+    result = _result(out, rows.shape[0], packed)
+    if not rows.shape[0]:
+        return out
     library.check(
         library.function("tunan_linear", ctypes.c_int, *_LINEAR)(
             packed.data.data_ptr(),
@@ -161,7 +164,7 @@ def linear(
             rows.stride(0),
             rows.shape[0],
             _bias(bias, packed),
-            *_result(out, rows.shape[0], packed),
+            *result,
         )
     )
     return out

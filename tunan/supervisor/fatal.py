@@ -7,8 +7,10 @@ to waits half an hour for the one whose device failed.
 """
 
 import asyncio
+import contextlib
 import re
 from pathlib import Path
+from typing import BinaryIO
 
 POLL_S = 0.2
 # What vLLM (0.23 and 0.32) logs last, each above a traceback. Not "WorkerProc hit an exception.":
@@ -21,18 +23,31 @@ FATAL_LINES = (
 )
 # CANN's statuses of a device that failed, as torch_npu words them; other statuses are one call's.
 DEVICE_FAILED = r"error code(?: is |:)507\d{3}"
-FATAL = re.compile("|".join([*map(re.escape, FATAL_LINES), DEVICE_FAILED]))
-_FATAL = re.compile(FATAL.pattern.encode())
-_LONGEST = max(len(line) for line in FATAL_LINES)
+_FATAL = re.compile("|".join([*map(re.escape, FATAL_LINES), DEVICE_FAILED]))
+# Before each of its lines (ApiServer_0 where there are several). It never is the one to say that
+# all is over, and what a client sends (what a chat template refuses, a prompt or an answer where
+# those are logged) must not be taken for it.
+_API_SERVER = re.compile(r"\((?i:apiserver)")
+
+
+def is_fatal(line: str) -> bool:
+    """Whether a line of the log says that the engine cannot go on."""
+    return not _API_SERVER.match(line) and bool(_FATAL.search(line))
 
 
 async def until_fatal(log: Path) -> None:
     """Returns once the engine has logged that it cannot go on."""
     with log.open("rb") as file:
-        rest = b""
+        begun = b""
         while True:
-            text = rest + file.read()
-            if _FATAL.search(text):
+            *lines, begun = (begun + _new(file)).split(b"\n")
+            if any(is_fatal(line.decode(errors="replace")) for line in (*lines, begun)):
                 return
-            rest = text[-_LONGEST:]
             await asyncio.sleep(POLL_S)
+
+
+def _new(log: BinaryIO) -> bytes:
+    # A file system that fails (a stale handle) says nothing about the engine.
+    with contextlib.suppress(OSError):
+        return log.read()
+    return b""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tunan.supervisor.device_error import device_cause
-from tunan.supervisor.fatal import FATAL
+from tunan.supervisor.fatal import is_fatal
 from tunan.supervisor.log_line import LogLine, log_lines
 
 TAIL_BYTES = 256 * 1024
@@ -60,7 +60,7 @@ def root_cause_in(log: Path, killed: bool = False) -> str | None:
     unless it said itself that it could not go on.
     """
     lines = _tail(log)
-    if killed and not any(map(FATAL.search, lines)):
+    if killed and not any(map(is_fatal, lines)):
         return None
     return root_cause(lines)
 

@@ -184,7 +184,9 @@ class _Service:
         fatal = asyncio.create_task(until_fatal(self.log))
         try:
             await asyncio.wait({ended, fatal}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({ended}, timeout=FATAL_GRACE_S)
+            # A log that cannot be opened says nothing of the engine.
+            deaf = fatal.done() and fatal.exception() is not None
+            await asyncio.wait({ended}, timeout=None if deaf else FATAL_GRACE_S)
         finally:
             ended.cancel()
             fatal.cancel()

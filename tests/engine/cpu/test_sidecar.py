@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.models import write_llama
+from tunan.engine.cpu import packed_file
 from tunan.engine.cpu.packed_file import HEADER_BYTES, PackedWeights
 from tunan.engine.cpu.sidecar import FOLDER, Packing, Sidecar
 
@@ -68,6 +69,18 @@ def test_packing_that_fails_leaves_nothing(checkpoint: Path) -> None:
     assert find(checkpoint) is None
 
 
+def test_two_that_have_the_same_process_id_do_not_disturb_each_other(checkpoint: Path) -> None:
+    def fill_while_another_does(out: torch.Tensor) -> None:
+        assert make(checkpoint).path is not None
+        fill(out)
+
+    sidecar = Sidecar.of(checkpoint, PACKING)
+    made = sidecar.make("layers.0.qkv", "w8", SIZE, fill_while_another_does)
+    assert made.path is not None
+    assert made.path.parent == checkpoint / FOLDER / PACKING.folder
+    assert list(made.path.parent.iterdir()) == [made.path]
+
+
 @pytest.mark.parametrize(
     "other", [Packing("linear1v1", 1, 0), Packing("linear2v1", 2, 0), Packing("linear2v1", 2, 1)]
 )
@@ -108,6 +121,22 @@ def test_a_truncated_file_is_found_out(checkpoint: Path) -> None:
     assert find(checkpoint) is None
 
 
+def test_a_file_that_is_removed_while_it_is_taken_is_packed_anew(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = packed_file.read
+
+    def read_and_lose(path: Path, key: str, size: int) -> PackedWeights | None:
+        found = read(path, key, size)
+        path.unlink(missing_ok=True)
+        return found
+
+    make(checkpoint)
+    monkeypatch.setattr(packed_file, "read", read_and_lose)
+    assert find(checkpoint) is None
+    assert int(make(checkpoint).data[252]) == 1
+
+
 def test_a_file_is_hashed_once_for_as_long_as_it_is_unchanged(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +171,17 @@ def test_with_no_place_to_write_they_stay_in_memory(checkpoint: Path, cache: Pat
     made = sidecar.make("layers.0.qkv", "w8", SIZE, fill)
     assert (made.path, sidecar.unkept) == (None, 1)
     assert int(made.data[252]) == 1
+    assert _permissions(made.data.data_ptr()) == "rw-p"
+
+
+def _permissions(address: int) -> str:
+    """Of the mapping at an address of this process, as /proc/self/maps has them."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, permissions, *_ = line.split()
+        first, end = (int(number, 16) for number in addresses.split("-"))
+        if first <= address < end:
+            return permissions
+    raise AssertionError("nothing is mapped there")
 
 
 def test_what_is_no_checkpoint_keeps_nothing(tmp_path: Path) -> None:

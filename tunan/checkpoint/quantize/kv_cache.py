@@ -100,6 +100,11 @@ def observed_scales(running: Running, text: str) -> dict[str, "torch.Tensor"]:
         for name, offset, found in zip(SCALES, OFFSETS, pair, strict=True):
             prefix = f"model.layers.{layer}.self_attn.attn."
             scale = (found.flatten().float() / LIMIT).to(torch.bfloat16).float()
+            if not torch.isfinite(scale).all():
+                raise CheckFailedError(
+                    f"{prefix}{name}: the model gives values that are no finite numbers; "
+                    "check its weights, or leave --kv out"
+                )
             scales[prefix + name] = torch.where(scale > 0, scale, 1.0)
             scales[prefix + offset] = torch.zeros_like(scale)
     return scales

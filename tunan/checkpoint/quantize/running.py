@@ -85,9 +85,11 @@ def run_source(source: Source) -> Running:
     with tempfile.TemporaryDirectory() as directory:
         _write_companions(source, Path(directory))
         try:
-            config = AutoConfig.from_pretrained(directory)
-            tokenizer = AutoTokenizer.from_pretrained(directory)
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+            # Said, not left out: transformers would ask on a terminal.
+            ours = {"trust_remote_code": False}
+            config = AutoConfig.from_pretrained(directory, **ours)
+            tokenizer = AutoTokenizer.from_pretrained(directory, **ours)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, **ours)
         except (ValueError, KeyError, OSError) as error:
             first = str(error).splitlines()[0] if str(error) else repr(error)
             raise OutsideError(f"{source.path}: transformers cannot run it: {first}") from error

@@ -10,6 +10,7 @@ import hashlib
 import json
 import mmap
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import FileIO
@@ -50,7 +51,8 @@ class PackedWeights:
 
 def in_memory(size: int, pack: Pack) -> PackedWeights:
     """Packs `size` bytes into private memory, in huge pages where the kernel has them."""
-    memory = mmap.mmap(-1, size)
+    # Private: shared memory would be of shmem, which has its own switch for huge pages, mostly off.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE)
     _ask_for_huge_pages(memory)
     data = torch.frombuffer(memory, dtype=torch.uint8)
     pack(data)
@@ -63,7 +65,8 @@ def write(path: Path, key: str, size: int, pack: Pack) -> PackedWeights:
     Raises OSError if there is no room or no permission; nothing of it is left then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # Not named after the process: those of two containers may have the same number.
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("xb", buffering=0) as file:
             # Written in one piece, not through a mapping: so the page cache holds it in large
