@@ -82,7 +82,7 @@ def _cpu_or_npu_arguments(
 
 
 def _cpu_arguments(path: Path, ranks: int, kwargs: dict[str, Any]) -> dict[str, Any]:
-    from tunan.supervisor.arguments import compiles
+    from tunan.supervisor.arguments import LATENT_BACKEND, compiles, needs_latent_backend
     from tunan.supervisor.directories import Directories
     from tunan.supervisor.environment import engine_environment
     from tunan.supervisor.machine import look
@@ -97,7 +97,9 @@ def _cpu_arguments(path: Path, ranks: int, kwargs: dict[str, Any]) -> dict[str, 
     for name, value in engine_environment(machine, deployment, Directories.of_user()).items():
         os.environ.setdefault(name, value)
     arguments: dict[str, Any] = {"enforce_eager": not compiles(deployment)}
+    size = measure(path, str(kwargs.get("dtype", "auto")).removeprefix("torch."))
+    if needs_latent_backend(size):
+        arguments["attention_backend"] = LATENT_BACKEND
     if "kv_cache_memory_bytes" not in kwargs and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        size = measure(path)
         arguments["kv_cache_memory_bytes"] = kv_cache_bytes(machine, deployment, size)
     return arguments

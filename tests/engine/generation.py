@@ -50,6 +50,8 @@ def vllm_tokens(
     """What vLLM generates after each prompt; `question` are arguments of `vllm.LLM`."""
     from vllm import LLM, SamplingParams
 
+    if question.get("dtype") == "float32":  # with AMX vLLM would take a kernel of bfloat16 for MLA
+        question = {"attention_backend": "CPU_MLA", **question}
     engine = LLM(
         enforce_eager=True,
         kv_cache_memory_bytes=64 << 20,

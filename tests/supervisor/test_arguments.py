@@ -1,5 +1,6 @@
 """vLLM's command line."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,12 @@ def test_pipeline_stages_are_traced_because_eager_mode_crashes() -> None:
     given = arguments(parallel={"pipeline": 2})
     assert "--enforce-eager" not in given
     assert '--compilation-config={"mode":2,"backend":"eager"}' in given
+
+
+@pytest.mark.parametrize(("dtype", "said"), [("bfloat16", False), ("float16", True)])
+def test_latent_attention_in_another_dtype_takes_the_kernel_of_all(dtype: str, said: bool) -> None:
+    latent = replace(SIZE, latent_attention=True, dtype=dtype)
+    assert ("--attention-backend=CPU_MLA" in arguments(latent)) == said
 
 
 def test_further_arguments_come_last() -> None:

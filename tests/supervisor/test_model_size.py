@@ -43,6 +43,21 @@ def test_mla_keeps_one_latent_a_layer(tmp_path: Path) -> None:
     assert measure(checkpoint(tmp_path, config)).kv_bytes_per_token == 2 * (512 + 64) * 2
 
 
+@pytest.mark.parametrize(
+    ("stored", "asked", "computed"),
+    [
+        ("float32", "auto", "bfloat16"),
+        ("float16", "auto", "float16"),
+        ("bfloat16", "auto", "bfloat16"),
+        ("bfloat16", "float32", "float32"),
+    ],
+)
+def test_what_a_cpu_computes_in(tmp_path: Path, stored: str, asked: str, computed: str) -> None:
+    config = {**LLAMA, "torch_dtype": stored, "kv_lora_rank": 32}
+    size = measure(checkpoint(tmp_path, config), asked)
+    assert (size.dtype, size.latent_attention) == (computed, True)
+
+
 def test_a_manifest_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "tunan.json").write_text("{}")
     assert measure(checkpoint(tmp_path, LLAMA)).has_manifest

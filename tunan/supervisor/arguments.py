@@ -11,6 +11,10 @@ from tunan.supervisor.model_size import ModelSize
 # the eager backend allocates them and gives the same tokens.
 PIPELINE_COMPILATION = '{"mode":2,"backend":"eager"}'
 
+# On a CPU with AMX vLLM (0.32) takes its bfloat16 kernel for MLA whatever the dtype, and ends on any
+# other. This one takes all, and is what it uses without AMX.
+LATENT_BACKEND = "CPU_MLA"
+
 # `memory.kv_cache` as vLLM names it.
 KV_CACHE_TYPES = {"auto": None, "fp8": "fp8", "int8": "int8_per_token_head"}
 
@@ -32,9 +36,16 @@ def engine_arguments(
         arguments.append(f"--compilation-config={PIPELINE_COMPILATION}")
     elif not compiles(deployment):
         arguments.append("--enforce-eager")
+    if needs_latent_backend(size):
+        arguments.append(f"--attention-backend={LATENT_BACKEND}")
     if scheduler.policy == "priority":
         arguments.append("--scheduling-policy=priority")
     return [*arguments, *deployment.engine_arguments]
+
+
+def needs_latent_backend(size: ModelSize) -> bool:
+    """Whether vLLM has to be told which kernel of MLA to take."""
+    return size.latent_attention and size.dtype != "bfloat16"
 
 
 def own_arguments(deployment: Deployment, socket: Path) -> list[str]:

@@ -14,12 +14,17 @@ _WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin", "*.gguf
 
 @dataclass(frozen=True)
 class ModelSize:
-    """`weights` in bytes on disk; `kv_bytes_per_token` over all layers; `max_len` in tokens."""
+    """`weights` in bytes on disk; `kv_bytes_per_token` over all layers; `max_len` in tokens.
+
+    `dtype` is what a CPU computes in, `latent_attention` whether the model has MLA.
+    """
 
     weights: int
     kv_bytes_per_token: int
     max_len: int
     has_manifest: bool
+    dtype: str = "bfloat16"
+    latent_attention: bool = False
 
 
 def measure(directory: Path, dtype: str = "auto") -> ModelSize:
@@ -42,7 +47,16 @@ def measure(directory: Path, dtype: str = "auto") -> ModelSize:
         kv_bytes_per_token=_kv_bytes_per_token(text, element),
         max_len=int(text.get("max_position_embeddings") or 2048),
         has_manifest=(directory / MANIFEST_FILE).is_file(),
+        dtype=_computed_in(stored, dtype),
+        latent_attention=bool(text.get("kv_lora_rank")),
     )
+
+
+def _computed_in(stored: str, asked: str) -> str:
+    """The dtype vLLM takes: what is asked for, and for `auto` what is stored, float32 as bfloat16."""
+    if asked != "auto":
+        return asked
+    return "bfloat16" if stored.startswith("float") and stored != "float16" else stored
 
 
 def check_blocks(directory: Path, tensor_parallel_size: int) -> None:
