@@ -11,8 +11,8 @@ from tunan.supervisor.model_size import ModelSize
 # the eager backend allocates them and gives the same tokens.
 PIPELINE_COMPILATION = '{"mode":2,"backend":"eager"}'
 
-# On a CPU with AMX vLLM (0.32) takes its bfloat16 kernel for MLA whatever the dtype, and ends on any
-# other. This one takes all, and is what it uses without AMX.
+# On a CPU with AMX vLLM (0.32) takes its bfloat16 kernel for MLA whatever the dtype, and ends on
+# any other. This one takes all, and is what it uses without AMX.
 LATENT_BACKEND = "CPU_MLA"
 
 # `memory.kv_cache` as vLLM names it.

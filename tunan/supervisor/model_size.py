@@ -53,7 +53,7 @@ def measure(directory: Path, dtype: str = "auto") -> ModelSize:
 
 
 def _computed_in(stored: str, asked: str) -> str:
-    """The dtype vLLM takes: what is asked for, and for `auto` what is stored, float32 as bfloat16."""
+    """The dtype vLLM takes: what is asked for; for `auto` what is stored, float32 as bfloat16."""
     if asked != "auto":
         return asked
     return "bfloat16" if stored.startswith("float") and stored != "float16" else stored
