@@ -62,7 +62,7 @@ test-kernels-native: $(VENV)/.ready-dev $(KERNELS)  ## The kernels' C++ under sa
 	VENV="$(VENV)" scripts/test_kernels_native.sh
 
 test-engine: $(VENV)/.ready-dev $(KERNELS) $(SAMPLE)  ## Tests with a real vLLM engine.
-	$(BIN)/pytest -q -m engine
+	$(BIN)/pytest -q -m "engine and not long"
 
 setup-ascend: $(VENV_ASCEND)/.ready-emulator $(KERNELS)  ## Create .venv-ascend: the real torch_npu, vllm-ascend and vLLM 0.23 on the emulated device.
 

@@ -12,7 +12,7 @@ from tests.models import write_llama
 from tunan.engine.cpu.sidecar import FOLDER
 from tunan.engine.cpu.switch import VARIABLE
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def test_two_ranks_generate_what_vllms_own_kernels_do(
