@@ -12,10 +12,10 @@ from tunan.kernels import library
 from tunan.kernels.kv_cache import PagedKVCache
 from tunan.kernels.linear import PackedLinear
 
-_FLOAT_TYPES = {torch.float32: 0, torch.bfloat16: 1}
+FLOAT_TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
 
-class _Weights(ctypes.Structure):
+class WeightsArgument(ctypes.Structure):
     """native/layer/layer.h: LayerWeights."""
 
     _fields_ = [
@@ -43,7 +43,7 @@ class _Weights(ctypes.Structure):
     ]
 
 
-class _Step(ctypes.Structure):
+class StepArgument(ctypes.Structure):
     """native/layer/layer.h: LayerStep."""
 
     _fields_ = [
@@ -98,7 +98,7 @@ class LayerWeights:
             "qkv_bias": (self.qkv_bias, torch.float32, (self.qkv.outputs,)),
             "output_bias": (self.output_bias, torch.float32, (hidden,)),
         }
-        if dtype not in _FLOAT_TYPES or self.cos_sin.dim() != 2:
+        if dtype not in FLOAT_TYPES or self.cos_sin.dim() != 2:
             raise UsageError(f"norms of {dtype}, cos_sin {tuple(self.cos_sin.shape)}")
         for name, (tensor, kind, shape) in needed.items():
             if tensor is not None:
@@ -107,7 +107,7 @@ class LayerWeights:
     @functools.cached_property
     def argument(self) -> Any:
         """What the kernels take; valid as long as this object is."""
-        return _Weights(
+        return WeightsArgument(
             self.input_norm.data_ptr(),
             self.post_norm.data_ptr(),
             self.qkv.data.data_ptr(),
@@ -125,7 +125,7 @@ class LayerWeights:
             self.head_size,
             self.cos_sin.shape[1],
             self.neox,
-            _FLOAT_TYPES[self.input_norm.dtype],
+            FLOAT_TYPES[self.input_norm.dtype],
             self.epsilon,
             self.scale,
             self.window,
@@ -177,28 +177,53 @@ def decoder_layer(
     shape = (batch.positions.numel(), weights.input_norm.numel())
     for name, tensor in (("hidden", hidden), ("residual", residual)):
         _check(name, tensor, weights.input_norm.dtype, shape)
-    step = _Step(
-        hidden.data_ptr(),
-        residual.data_ptr(),
-        batch.positions.data_ptr(),
-        batch.slots.data_ptr(),
-        batch.query_start.data_ptr(),
-        batch.seq_lens.data_ptr(),
-        batch.block_table.data_ptr(),
-        batch.block_table.stride(0),
-        batch.block_table.shape[1],
-        batch.seq_lens.numel(),
-        shape[0],
-        first,
+    step = step_argument(
+        hidden,
+        residual,
+        batch.positions,
+        batch.slots,
+        batch.query_start,
+        batch.seq_lens,
+        batch.block_table,
+        first=first,
     )
     argument = cache.argument()
     library.check(
-        _function()(ctypes.byref(weights.argument), ctypes.byref(argument), ctypes.byref(step))
+        layer_function()(ctypes.byref(weights.argument), ctypes.byref(argument), ctypes.byref(step))
+    )
+
+
+def step_argument(
+    hidden: torch.Tensor,
+    residual: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    query_start: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    *,
+    first: bool,
+) -> StepArgument:
+    """The step as the library takes it, unchecked; the tensors (see `Batch`) have to outlive it."""
+    return StepArgument(
+        hidden.data_ptr(),
+        residual.data_ptr(),
+        positions.data_ptr(),
+        slots.data_ptr(),
+        query_start.data_ptr(),
+        seq_lens.data_ptr(),
+        block_table.data_ptr(),
+        block_table.stride(0),
+        block_table.shape[1],
+        seq_lens.shape[0],
+        slots.shape[0],
+        first,
     )
 
 
 @functools.cache
-def _function() -> Any:
+def layer_function() -> Any:
+    """`tunan_decoder_layer` of native/layer/layer.h: weights, cache and step, each by pointer."""
     pointer = ctypes.c_void_p
     return library.function("tunan_decoder_layer", ctypes.c_int, pointer, pointer, pointer)
 

@@ -14,56 +14,7 @@ import torch
 from tunan.engine.cpu.packed_linear import PackedLayer, packed_of
 from tunan.kernels import library
 from tunan.kernels.kv_cache import CacheArgument
-
-_POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
-_FLOAT_TYPES = {torch.float32: 0, torch.bfloat16: 1}
-
-
-class LayerWeights(ctypes.Structure):
-    """native/layer/layer.h."""
-
-    _fields_ = [
-        ("input_norm", _POINTER),
-        ("post_norm", _POINTER),
-        ("qkv", _POINTER),
-        ("qkv_bias", _POINTER),
-        ("output", _POINTER),
-        ("output_bias", _POINTER),
-        ("gate_up", _POINTER),
-        ("down", _POINTER),
-        ("cos_sin", _POINTER),
-        ("max_position", _LONG),
-        ("hidden", _INT),
-        ("intermediate", _INT),
-        ("heads", _INT),
-        ("key_heads", _INT),
-        ("head_size", _INT),
-        ("rotary_size", _INT),
-        ("neox", _INT),
-        ("type", _INT),
-        ("epsilon", _FLOAT),
-        ("scale", _FLOAT),
-        ("window", _INT),
-    ]
-
-
-class LayerStep(ctypes.Structure):
-    """native/layer/layer.h."""
-
-    _fields_ = [
-        ("hidden", _POINTER),
-        ("residual", _POINTER),
-        ("positions", _POINTER),
-        ("slots", _POINTER),
-        ("query_start", _POINTER),
-        ("seq_lens", _POINTER),
-        ("block_table", _POINTER),
-        ("table_stride", _LONG),
-        ("table_width", _INT),
-        ("sequences", _INT),
-        ("tokens", _INT),
-        ("first_layer", _INT),
-    ]
+from tunan.kernels.layer import FLOAT_TYPES, WeightsArgument, layer_function, step_argument
 
 
 @dataclass(frozen=True)
@@ -95,9 +46,7 @@ class DecoderLayers:
         ]
         self._caches: list[CacheArgument] = []
         self._caches_at: int | None = None
-        self._call = library.function(
-            "tunan_decoder_layer", ctypes.c_int, _POINTER, _POINTER, _POINTER
-        )
+        self._call = layer_function()
 
     def __call__(self, hidden: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Runs every layer on the embedded tokens `hidden` [tokens, size].
@@ -106,19 +55,15 @@ class DecoderLayers:
         """
         hidden = hidden.contiguous().clone()
         residual = torch.empty_like(hidden)
-        step = LayerStep(
-            hidden.data_ptr(),
-            residual.data_ptr(),
-            batch.positions.data_ptr(),
-            batch.slots.data_ptr(),
-            batch.query_start.data_ptr(),
-            batch.seq_lens.data_ptr(),
-            batch.block_table.data_ptr(),
-            batch.block_table.stride(0),
-            batch.block_table.shape[1],
-            batch.seq_lens.shape[0],
-            batch.slots.shape[0],
-            1,
+        step = step_argument(
+            hidden,
+            residual,
+            batch.positions,
+            batch.slots,
+            batch.query_start,
+            batch.seq_lens,
+            batch.block_table,
+            first=True,
         )
         self._bind_caches()
         at = ctypes.byref(step)
@@ -141,11 +86,11 @@ def _rotary_cache(layer: Any, dtype: torch.dtype) -> torch.Tensor:
     return cache
 
 
-def _weights(layer: Any, cos_sin: torch.Tensor, dtype: torch.dtype) -> LayerWeights:
+def _weights(layer: Any, cos_sin: torch.Tensor, dtype: torch.dtype) -> WeightsArgument:
     attention, mlp = layer.self_attn, layer.mlp
     qkv, output = _packed(attention.qkv_proj), _packed(attention.o_proj)
     gate_up, down = _packed(mlp.gate_up_proj), _packed(mlp.down_proj)
-    return LayerWeights(
+    return WeightsArgument(
         layer.input_layernorm.weight.data_ptr(),
         layer.post_attention_layernorm.weight.data_ptr(),
         qkv.packed.data.data_ptr(),
@@ -163,7 +108,7 @@ def _weights(layer: Any, cos_sin: torch.Tensor, dtype: torch.dtype) -> LayerWeig
         attention.head_dim,
         cos_sin.shape[1],
         attention.rotary_emb.is_neox_style,
-        _FLOAT_TYPES[dtype],
+        FLOAT_TYPES[dtype],
         layer.input_layernorm.variance_epsilon,
         attention.scaling,
         attention.attn.impl.window,
