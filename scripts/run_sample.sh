@@ -14,7 +14,7 @@ if ! running; then
     nohup setsid "$VENV/bin/tunan" serve "$model" --port "$PORT" >"$log" 2>&1 </dev/null &
     echo $! >"$pid_file"
 fi
-"$VENV/bin/tunan" chat --url "$url" --wait 600 --temperature 0 --max-tokens 64 "What is the capital of France?" || {
+"$VENV/bin/tunan" chat --url "$url" --wait 600 --temperature 0 --max-tokens 64 "What is the capital of France? Answer in one sentence." || {
     status=$?
     running || tail -n 3 "$log" >&2
     exit "$status"
