@@ -1,0 +1,124 @@
+"""Tools are bounded in time and never run twice at once; a machine is seen through its tools."""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.ascend.fakebin.machine import FakeMachine, a2
+from tunan.ascend.probes import programs
+from tunan.ascend.probes.npus import look_at_ecc, look_at_npus, look_at_topology
+from tunan.ascend.probes.sight import Sight, recorded, this_machine
+
+FAKEBIN = Path(__file__).parents[1] / "ascend/fakebin"
+
+
+def seen(machine: FakeMachine, folder: Path) -> Sight:
+    environment = {
+        "PATH": f"{FAKEBIN}:{os.environ['PATH']}",
+        "FAKE_MACHINE": str(machine.write(folder / "machine.json")),
+        "FAKE_PYTHON": sys.executable,
+        "SECRET": "hunter2",
+    }
+    root = folder / "root"
+    root.mkdir(exist_ok=True)
+    return this_machine(root, environment)
+
+
+def script(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def ended(process: int) -> bool:
+    try:
+        return "State:\tZ" in Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return True
+
+
+def test_what_npu_smi_prints_is_read(tmp_path: Path) -> None:
+    sight = seen(a2(2), tmp_path)
+    report = look_at_npus(sight).value
+    assert report
+    assert [device.npu for device in report.devices] == [0, 1]
+    ecc = look_at_ecc(sight, report.devices[0]).value
+    assert ecc
+    assert ecc.double_bit == 0
+    assert look_at_topology(sight).value
+
+
+def test_a_failing_npu_smi_is_one_line_of_why(tmp_path: Path) -> None:
+    machine = a2(1, failure="dcmi module initialize failed. ret is -8005")
+    assert "-8005" in (look_at_npus(seen(machine, tmp_path)).error or "")
+
+
+def test_without_npu_smi_it_is_said_to_be_missing(tmp_path: Path) -> None:
+    assert look_at_npus(this_machine(tmp_path, {"PATH": ""})).error == "npu-smi is not installed"
+
+
+def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
+    ran = programs.run([script(tmp_path, "slow-tool", "sleep 60")], dict(os.environ), timeout=0.2)
+    assert (ran.status, ran.error) == (None, "slow-tool gave no answer in 0.2 s")
+
+
+def test_what_a_hanging_tool_started_is_ended_with_it(tmp_path: Path) -> None:
+    tool = script(tmp_path, "forking-tool", f"sleep 60 & echo $! > {tmp_path}/child; wait")
+    programs.run([tool], dict(os.environ), timeout=0.5)
+    child = int((tmp_path / "child").read_text())
+    while not ended(child):  # the kernel takes its time; pytest's time limit bounds this
+        time.sleep(0.01)
+
+
+def test_never_two_of_the_same_name_at_once(tmp_path: Path) -> None:
+    # mkdir fails where the folder is there already: two at once would be seen.
+    tool = script(
+        tmp_path,
+        "single-tool",
+        f"mkdir {tmp_path}/lock || exit 9; sleep 0.1; rmdir {tmp_path}/lock",
+    )
+    statuses: list[int | None] = []
+
+    def ask() -> None:
+        statuses.append(programs.run([tool], dict(os.environ), timeout=20).status)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [0, 0, 0, 0]
+
+
+def test_a_question_is_asked_once() -> None:
+    asked: list[str] = []
+    sight = Sight(lambda kind, what: asked.append(f"{kind}:{what}"))
+    assert sight.read("/proc/meminfo") is None
+    assert sight.read("/proc/meminfo") is None
+    assert asked == ["file:/proc/meminfo"]
+
+
+def test_a_recorded_machine_answers_as_the_machine_did(tmp_path: Path) -> None:
+    sight = seen(a2(2), tmp_path)
+    report = look_at_npus(sight)
+    assert look_at_npus(recorded(json.loads(json.dumps(sight.asked)))) == report
+
+
+def test_a_variable_outside_the_list_is_not_read(tmp_path: Path) -> None:
+    assert seen(a2(1), tmp_path).variable("SECRET") is None
+
+
+@pytest.mark.parametrize(
+    "answer", [None, 7, "text", [1], {"status": "x"}, {"output": 3, "error": None}]
+)
+def test_a_record_that_was_tampered_with_is_no_crash(answer: object) -> None:
+    sight = recorded({"run:npu-smi info": answer, "names:/dev": answer, "disk:/": answer})
+    assert look_at_npus(sight).value is None
+    sight.names("/dev")
+    sight.disk("/")

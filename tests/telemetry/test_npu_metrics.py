@@ -1,0 +1,170 @@
+"""The exporter's metrics: names, what is unknown, devices that disappear, tools that fail."""
+
+import threading
+import urllib.request
+from dataclasses import replace
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.ascend.fakebin.machine import (
+    FakeDie,
+    FakeMachine,
+    FakeProcess,
+    a2,
+    a3,
+    inference_card,
+)
+from tests.ascend.fakebin.tables import info
+from tunan.ascend.probes.npu import NpuDevice, NpuReport
+from tunan.ascend.probes.npu_smi_table import parse_table
+from tunan.ascend.probes.probe import Probe
+from tunan.telemetry.exporter import exporting, registry_of
+from tunan.telemetry.reading import Reader, device_ids
+
+Samples = dict[tuple[str, str], float]
+
+
+class FakeTool:
+    """What npu-smi prints, which a test may change between two readings."""
+
+    def __init__(self, machine: FakeMachine) -> None:
+        self.text = info(machine)
+        self.reader = Reader(lambda: parse_table(self.text), interval=3600)
+
+    def samples(self) -> Samples:
+        """Every sample after one more reading, by name and label `id`."""
+        self.reader.read_once()
+        text = generate_latest(registry_of(self.reader)).decode()
+        return {
+            (sample.name, sample.labels.get("id", "")): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+
+def test_a_device_has_the_names_of_npu_exporter_and_our_short_ones() -> None:
+    die = FakeDie(0, load="37", memory=(12000, 65536), power="201.5", temperature="52")
+    samples = FakeTool(FakeMachine((die,))).samples()
+    expected = {
+        "npu_chip_info_health_status": 1,
+        "npu_chip_info_temperature": 52,
+        "npu_chip_info_power": 201.5,
+        "npu_chip_info_utilization": 37,
+        "npu_chip_info_hbm_total_memory": 65536,
+        "npu_chip_info_hbm_used_memory": 12000,
+        "npu_chip_info_hbm_utilization": 18,
+        "npu_utilization": 37,
+        "npu_memory_used": 12000,
+        "npu_chip_info_name": 1,
+    }
+    assert {name: samples[name, "0"] for name in expected} == expected
+    assert samples["machine_npu_nums", ""] == 1
+    assert samples["tunan_monitor_npus_readable", ""] == 1
+
+
+def test_labels_are_those_of_npu_exporter() -> None:
+    tool = FakeTool(a2(1))
+    tool.reader.read_once()
+    text = generate_latest(registry_of(tool.reader)).decode()
+    labels = (
+        'container_name="",id="0",model_name="910B3",namespace="",'
+        'pcie_bus_info="0000:41:00.0",pod_name="",vdie_id=""'
+    )
+    assert f"npu_chip_info_power{{{labels}}} 95.5" in text
+
+
+@pytest.mark.parametrize("unknown", ["NA", "-", "-1"])
+def test_what_is_unknown_has_no_sample(unknown: str) -> None:
+    samples = FakeTool(FakeMachine((FakeDie(0, power=unknown, load=unknown),))).samples()
+    for name in ("npu_chip_info_power", "npu_chip_info_utilization", "npu_utilization"):
+        assert (name, "0") not in samples
+    assert samples["npu_chip_info_health_status", "0"] == 1
+
+
+def test_dies_have_the_driver_s_numbers() -> None:
+    samples = FakeTool(a3(2)).samples()
+    assert {number for name, number in samples if name == "npu_memory_used"} == {"0", "1", "2", "3"}
+
+
+def test_a_card_without_hbm_has_its_ddr() -> None:
+    samples = FakeTool(inference_card()).samples()
+    assert samples["npu_chip_info_total_memory", "0"] == 21500
+    assert samples["npu_memory_used", "0"] == 1700
+    assert ("npu_chip_info_hbm_total_memory", "0") not in samples
+
+
+def test_an_alarm_is_not_healthy() -> None:
+    assert (
+        FakeTool(FakeMachine((FakeDie(0, health="Alarm"),))).samples()[
+            "npu_chip_info_health_status", "0"
+        ]
+        == 0
+    )
+
+
+def test_processes_are_counted_where_they_are_told() -> None:
+    samples = FakeTool(a2(2, processes=(FakeProcess(0, 77, 512),))).samples()
+    assert samples["npu_chip_info_process_info_num", "0"] == 1
+    assert samples["npu_chip_info_process_info_num", "1"] == 0
+    assert samples["npu_chip_info_process_info", "0"] == 512
+    untold = FakeTool(a2(2, process_table=False)).samples()
+    assert ("npu_chip_info_process_info_num", "0") not in untold
+
+
+def test_a_device_that_disappears_is_missing_and_comes_back() -> None:
+    machine = a2(2)
+    tool = FakeTool(machine)
+    assert tool.samples()["tunan_monitor_npu_missing", "1"] == 0
+    tool.text = info(replace(machine, dies=machine.dies[:1]))
+    samples = tool.samples()
+    assert samples["tunan_monitor_npu_missing", "1"] == 1
+    assert samples["machine_npu_nums", ""] == 1
+    tool.text = info(machine)
+    assert tool.samples()["tunan_monitor_npu_missing", "1"] == 0
+
+
+def test_a_failed_reading_leaves_no_stale_figure_and_is_counted() -> None:
+    tool = FakeTool(a2(1))
+    tool.samples()
+    tool.text = "dcmi module initialize failed. ret is -8005"
+    samples = tool.samples()
+    assert samples["tunan_monitor_npus_readable", ""] == 0
+    assert samples["tunan_monitor_failed_readings_total", ""] == 1
+    assert samples["tunan_monitor_npu_missing", "0"] == 1
+    assert ("npu_chip_info_power", "0") not in samples
+
+
+def test_two_devices_never_share_a_label() -> None:
+    devices = (NpuDevice(0, 0, physical_id=1), NpuDevice(0, 1))
+    assert device_ids(NpuReport(devices)) == ["0", "1"]
+
+
+def test_metrics_are_served_until_the_end() -> None:
+    with exporting("127.0.0.1", 0, 3600) as (port, _):
+        url = f"http://127.0.0.1:{port}/metrics"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            text = answer.read().decode()
+    assert "tunan_host_memory_total_bytes" in text
+    assert "tunan_monitor_npus_readable" in text
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url, timeout=5)
+
+
+def test_a_reading_that_hangs_is_not_waited_for_at_the_end() -> None:
+    first, second, release = threading.Event(), threading.Event(), threading.Event()
+
+    def read() -> Probe[NpuReport]:
+        if first.is_set():
+            second.set()
+            release.wait()
+        first.set()
+        return parse_table(info(a2(1)))
+
+    reader = Reader(read, interval=0.001)
+    reader.start()
+    assert second.wait(30)
+    reader.stop()
+    assert reader.last.report
+    release.set()

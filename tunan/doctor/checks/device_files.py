@@ -1,0 +1,26 @@
+"""The files through which a process reaches NPUs."""
+
+from tunan.doctor.finding import Answer, Check
+from tunan.doctor.subject import Subject
+
+_OTHERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
+
+
+def look(subject: Subject) -> Answer | None:
+    """In a container they are there only if it was started with them."""
+    if not subject.wants_hardware:
+        return None
+    there = subject.sight.names("/dev")
+    missing = [f"/dev/{name}" for name in _OTHERS if name not in there]
+    if not subject.device_files:
+        missing.insert(0, "/dev/davinci0")
+    needed = "/dev/davinci0... and " + ", ".join(f"/dev/{name}" for name in _OTHERS)
+    found = f"{len(subject.device_files)} devices" + (
+        f", no {', '.join(missing)}" if missing else ""
+    )
+    in_container = "docker run " + " ".join(f"--device {path}" for path in missing)
+    fix = in_container if subject.in_container else "install the driver, then: npu-smi info"
+    return Answer(not missing, found, needed, fix)
+
+
+CHECK = Check("device-files", "error", look)

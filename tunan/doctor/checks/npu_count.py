@@ -1,0 +1,38 @@
+"""As many NPUs as the deployment takes."""
+
+from tunan.doctor.finding import Answer, Check
+from tunan.doctor.subject import Subject
+
+
+def look(subject: Subject) -> Answer | None:
+    """Counts dies, each of which is a device to the engine."""
+    if not subject.wants_npu:
+        return _profile(subject, 0) if subject.profile else None
+    there = subject.emulated.count if subject.emulated else len(subject.devices)
+    if not there:
+        needed = "at least one NPU"
+        return Answer(False, subject.npus.error or "no NPU", needed, "npu-smi info")
+    if subject.profile and not subject.emulated:
+        return _profile(subject, there)
+    replicas = subject.deployment.replicas.count if subject.deployment else 1
+    wanted = subject.ranks_here * replicas
+    found = f"{there} devices" if there > 1 else "1 device"
+    needed = f"{wanted} for {replicas} x {subject.ranks_here} ranks" if wanted > 1 else "1 device"
+    fix = "lower parallel.tensor, parallel.pipeline or replicas.count, or add nodes"
+    return Answer(there >= wanted, found, needed, fix)
+
+
+def _profile(subject: Subject, there: int) -> Answer | None:
+    profile = subject.profile
+    if profile is None:
+        return None
+    sizes = [d.memory_total_mb for d in subject.devices if d.memory_total_mb]
+    smallest = min(sizes, default=0) / 1024
+    found = f"{there} devices, {smallest:.0f} GiB each" if there else "no NPU"
+    needed = f"{profile.npus} with {profile.npu_memory_gib} GiB ({subject.asked.profile})"
+    # A 910A tells 32768 MB in one place and 31129 in another: a little less is the same size.
+    passed = there >= profile.npus and smallest >= profile.npu_memory_gib * 0.94
+    return Answer(passed, found, needed, "use a machine with more NPUs")
+
+
+CHECK = Check("npu-count", "error", look)

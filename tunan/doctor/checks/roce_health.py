@@ -1,0 +1,32 @@
+"""Whether the NPUs' ports reach the address that watches over them."""
+
+from tunan.ascend.probes.hccn import HEALTHY, parse_net_health
+from tunan.doctor.checks.roce_link import hccn_text
+from tunan.doctor.finding import Answer, Check
+from tunan.doctor.subject import Subject
+
+
+def look(subject: Subject) -> Answer | None:
+    """`hccn_tool -net_health`, where several machines share a replica."""
+    if not subject.wants_hardware or subject.nodes < 2 or not subject.devices:
+        return None
+    told = [
+        parse_net_health(hccn_text(subject, number, "-net_health"))
+        for number, _ in enumerate(subject.devices)
+    ]
+    needed = "Success on every port"
+    bad = [f"device {n}: {p.value}" for n, p in enumerate(told) if p.value and not _well(p.value)]
+    if bad:
+        fix = "check hccn_tool -i N -netdetect -g, the gateway and the switch"
+        return Answer(False, "; ".join(bad), needed, fix)
+    if any(probe.value is None for probe in told):
+        error = next(probe.error for probe in told if probe.value is None)
+        return Answer(None, error or "", needed, "hccn_tool -i 0 -net_health -g")
+    return Answer(True, f"Success on {len(told)} ports", needed)
+
+
+def _well(told: str) -> bool:
+    return told.lower() == HEALTHY
+
+
+CHECK = Check("roce-health", "warning", look)

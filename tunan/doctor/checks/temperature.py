@@ -1,0 +1,19 @@
+"""Temperature and power of the NPUs, for the record: limits are the driver's (see npu-health)."""
+
+from tunan.doctor.finding import Answer, Check
+from tunan.doctor.subject import Subject
+
+
+def look(subject: Subject) -> Answer | None:
+    """The hottest device, and the watts of all that tell."""
+    known = [d for d in subject.devices if d.temperature_c is not None]
+    if not subject.wants_hardware or not known:
+        return None
+    hottest = max(known, key=lambda d: d.temperature_c or 0.0)
+    watts = [d.power_w for d in known if d.power_w is not None]
+    power = f", {sum(watts):.0f} W in all" if watts else ""
+    found = f"{hottest.describe()} is the hottest with {hottest.temperature_c:.0f} °C{power}"
+    return Answer(True, found, "no alarm of the driver")
+
+
+CHECK = Check("temperature", "note", look)

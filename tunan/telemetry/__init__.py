@@ -1,0 +1,1 @@
+"""Prometheus metrics of NPUs and their host, under the names that Ascend's npu-exporter uses."""
