@@ -1,0 +1,115 @@
+"""The commands for large models against the argument parser of vLLM 0.23, and their environment
+against what reads it."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ascend.emulated import PROGRAMS, run_emulated
+from tunan.ascend.recipe import NodeCommand, node_commands
+from tunan.config import Deployment, deployment_from
+from tunan.supervisor.arguments import common_arguments
+
+pytestmark = pytest.mark.ascend
+
+# How these are spread over devices of 64 GB.
+RECIPES: dict[str, dict[str, Any]] = {
+    "67b-on-8": {"parallel": {"tensor": 8}, "model": {"path": "/m/67b", "max_model_len": 4096}},
+    "67b-in-4-stages": {
+        "parallel": {"tensor": 2, "pipeline": 4, "layer_partition": [24, 24, 24, 23]},
+        "memory": {"utilization": 0.92},
+    },
+    "r1-on-two-machines": {
+        "parallel": {"tensor": 8, "pipeline": 2},
+        "nodes": ["10.0.0.1", "10.0.0.2"],
+        "scheduler": {"max_num_seqs": 64, "max_num_batched_tokens": 4096},
+        "engine_arguments": [
+            "--enable-expert-parallel",
+            '--speculative-config={"method":"mtp","num_speculative_tokens":1}',
+        ],
+    },
+    "v3-on-four-machines": {
+        "parallel": {"tensor": 8, "pipeline": 4},
+        "nodes": ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"],
+        "model": {"path": "/m/v3", "dtype": "bfloat16"},
+    },
+    "r1-distill-qwen-32b": {
+        "parallel": {"tensor": 4},
+        "model": {"path": "/m/qwen", "enforce_eager": True},
+        "scheduler": {"policy": "priority"},
+    },
+}
+# Read by CANN's and HCCL's own libraries, which are not in this environment.
+OF_CANN = {"HCCL_IF_IP", "HCCL_SOCKET_IFNAME"}
+READERS = ("vllm", "vllm_ascend", "torch_npu", "torch", "huggingface_hub")
+
+
+def _deployment(name: str) -> Deployment:
+    return deployment_from({"model": {"path": "/m/x"}, **RECIPES[name]}, name)
+
+
+def _commands(name: str) -> tuple[NodeCommand, ...]:
+    deployment = _deployment(name)
+    return node_commands(deployment, "ascend910b3", tuple(common_arguments(deployment, False)))
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, str]]]:
+    """What vLLM makes of each machine's arguments; one start of vLLM for all."""
+    folder = tmp_path_factory.mktemp("flags")
+    lists = [list(c.arguments[2:]) for name in RECIPES for c in _commands(name)]
+    lists.append(["/m/x", "--no-such-flag"])
+    file = folder / "arguments.json"
+    file.write_text(json.dumps(lists))
+    found = iter(run_emulated([str(PROGRAMS / "parse_flags.py"), str(file)], folder).result)
+    return {name: [next(found) for _ in _commands(name)] for name in RECIPES} | {
+        "wrong": list(found)
+    }
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_vllm_takes_every_flag(name: str, parsed: dict[str, list[dict[str, str]]]) -> None:
+    for settings in parsed[name]:
+        assert "refused" not in settings, settings
+
+
+def test_a_flag_that_vllm_does_not_have_would_be_seen(
+    parsed: dict[str, list[dict[str, str]]],
+) -> None:
+    assert "no-such-flag" in parsed["wrong"][0]["refused"]
+
+
+def test_what_was_meant_is_what_vllm_understood(
+    parsed: dict[str, list[dict[str, str]]],
+) -> None:
+    head, other = parsed["r1-on-two-machines"]
+    assert (head["tensor_parallel_size"], head["pipeline_parallel_size"]) == ("8", "2")
+    assert (head["nnodes"], other["node_rank"], other["headless"]) == ("2", "1", "True")
+    assert head["enable_expert_parallel"] == "True"
+    assert "mtp" in head["speculative_config"]
+    (stages,) = _commands("67b-in-4-stages")
+    assert stages.environment["VLLM_PP_LAYER_PARTITION"] == "24,24,24,23"
+
+
+def test_somebody_reads_every_variable() -> None:
+    names = {name for recipe in RECIPES for c in _commands(recipe) for name in c.environment}
+    unread = names - OF_CANN
+    for package in READERS:
+        for file in _files_of(package):
+            unread -= {name for name in unread if name.encode() in file.read_bytes()}
+            if not unread:
+                return
+    assert not unread
+
+
+def _files_of(package: str) -> list[Path]:
+    found = find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parent
+    # The largest library of torch is read last, and only if something is still unread.
+    libraries = [folder / "lib" / f"lib{name}.so" for name in ("torch_npu", "torch_cpu")]
+    return [*folder.rglob("*.py"), *(library for library in libraries if library.is_file())]

@@ -1,0 +1,55 @@
+"""Who wrote a line, when, and at which level."""
+
+import pytest
+
+from tunan.diagnosis.log_line import LogLine, log_line
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "(Worker_TP1 pid=8) ERROR 11-30 21:25:27 [core.py:9] KeyError: 1",
+            LogLine("Worker_TP1", "KeyError: 1", "8", "", "11-30 21:25:27", "ERROR"),
+        ),
+        (
+            "\x1b[0;36m(EngineCore pid=3)\x1b[0;0m INFO 11-30 21:25:27 [a.py:1] hello",
+            LogLine("EngineCore", "hello", "3", "", "11-30 21:25:27", "INFO"),
+        ),
+        (
+            "[rank3]:[W1130 21:25:20.368605901 NPU.cpp:168] Warning: padded",
+            LogLine("", "Warning: padded", "", "3", "11-30 21:25:20", "WARNING"),
+        ),
+        ("[rank2]: ValueError: x", LogLine("", "ValueError: x", "", "2")),
+        (
+            "2026-11-30T10:00:00.123456789Z stderr F (APIServer pid=1) KeyError: 2",
+            LogLine("APIServer", "KeyError: 2", "1"),
+        ),
+        (
+            "Nov 30 10:00:00 node7 tunan[55]: (EngineCore pid=1) KeyError: 3",
+            LogLine("EngineCore", "KeyError: 3", "1"),
+        ),
+        ("engine-1  | ValueError: y", LogLine("", "ValueError: y")),
+        (
+            "(RayWorkerWrapper pid=4, ip=10.0.0.2) KeyError: 4",
+            LogLine("RayWorkerWrapper", "KeyError: 4", "4"),
+        ),
+        (
+            "EI0002: [PID: 27593] 2026-11-30-22:49:27.969.806 timed out",
+            LogLine(
+                "",
+                "EI0002: [PID: 27593] 2026-11-30-22:49:27.969.806 timed out",
+                "27593",
+                "",
+                "11-30 22:49:27",
+            ),
+        ),
+        ("INFO:     Started server", LogLine("", "INFO:     Started server", level="INFO")),
+    ],
+)
+def test_a_line_is_taken_apart(line: str, expected: LogLine) -> None:
+    assert log_line(line) == expected
+
+
+def test_a_rank_that_names_itself_is_as_deep_as_a_worker() -> None:
+    assert log_line("[rank2]: x").depth == log_line("(Worker_TP0 pid=1) x").depth == 3

@@ -1,0 +1,108 @@
+"""A line of a log taken apart: who wrote it, when, at which level, and what it says."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# What Kubernetes, Docker, journald and docker compose put before a line.
+_CARRIER = re.compile(
+    r"^(?:\d{4}-\d\d-\d\dT(?P<iso>\d\d:\d\d:\d\d)\S* (?:std(?:out|err) [FP] )?"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./@-]+(?:\[\d+\])?: "
+    r"|[\w.-]+ +\| )+"
+)
+_PREFIX = re.compile(
+    r"^(?:\((?P<process>[\w-]+)(?: pid=(?P<pid>\d+))?(?:, ip=[\w.:]+)?\) )?"
+    r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d)"
+    r" \[[^\]]*\] ?)?"
+)
+# torchrun's and PyTorch's own: `[rank3]: text`, `[rank3]:[W1130 21:25:20.36 File.cpp:1] text`.
+_TORCH = re.compile(
+    r"^(?:\[rank(?P<rank>\d+)\]: ?)?"
+    r"(?:\[(?P<level>[DIWEF])(?P<month>\d\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)"
+    r"\.\d+ [^\]]*\] ?)?"
+)
+# CANN's and torch_npu's own (`[ERROR] RUNTIME(7,python):...`), uvicorn's (`INFO:     Started`).
+_BARE_LEVEL = re.compile(r"^\[?(?P<level>DEBUG|INFO|EVENT|WARNING)(?:\]|:)[ \w(]")
+_CANN_PID = re.compile(r"\[PID: (?P<pid>\d+)\]")
+_CANN_TIME = re.compile(r"\b\d{4}-(\d\d-\d\d)-(\d\d:\d\d:\d\d)\b")
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Warning)(?::|$)"
+)
+_DEPTH = (("Worker", 3), ("VllmWorker", 3), ("RayWorker", 3), ("EngineCore", 2), ("APIServer", 1))
+_LEVELS = {
+    "D": "DEBUG",
+    "I": "INFO",
+    "W": "WARNING",
+    "E": "ERROR",
+    "F": "CRITICAL",
+    "EVENT": "INFO",
+}
+_QUIET = ("DEBUG", "INFO", "WARNING")
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """`process` as vLLM names it ("EngineCore", "Worker_TP0"; empty if it does not say).
+
+    `text` is without that and without the logger's own prefix. `pid`, `rank`, `time`
+    (`MM-DD HH:MM:SS`) and `level` are empty where they are not said.
+    """
+
+    process: str
+    text: str
+    pid: str = ""
+    rank: str = ""
+    time: str = ""
+    level: str = ""
+
+    @property
+    def depth(self) -> int:
+        """How far below the API server the process is; the deepest knows the cause."""
+        found = next((depth for name, depth in _DEPTH if self.process.startswith(name)), 0)
+        return found or (3 if self.rank else 0)
+
+    @property
+    def is_exception(self) -> bool:
+        """Whether it is the line of a Python exception that ends a traceback."""
+        return bool(_EXCEPTION.match(self.text))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it was logged as something less than an error."""
+        return self.level in _QUIET
+
+
+def log_lines(lines: Iterable[str]) -> list[LogLine]:
+    """Each line taken apart."""
+    return [log_line(line) for line in lines]
+
+
+def log_line(line: str) -> LogLine:
+    """One line, taken apart."""
+    text = _COLOUR.sub("", line) if "\x1b" in line else line
+    if carrier := _CARRIER.match(text):
+        text = text[carrier.end() :]
+    prefix = _PREFIX.match(text)
+    if prefix is None:
+        return LogLine("", text)
+    text = text[prefix.end() :].rstrip()
+    torch = _TORCH.match(text)
+    rank = level = time = ""
+    if torch:
+        rank, level = torch["rank"] or "", _LEVELS.get(torch["level"] or "", "")
+        time = f"{torch['month']}-{torch['day']} {torch['clock']}" if torch["month"] else ""
+        text = text[torch.end() :]
+    if not (prefix["level"] or level) and (bare := _BARE_LEVEL.match(text)):
+        level = _LEVELS.get(bare["level"], bare["level"])
+    if not (prefix["time"] or time) and (said := _CANN_TIME.search(text)):
+        time = f"{said[1]} {said[2]}"
+    cann = _CANN_PID.search(text) if "[PID: " in text else None
+    return LogLine(
+        process=prefix["process"] or "",
+        text=text,
+        pid=prefix["pid"] or (cann["pid"] if cann else ""),
+        rank=rank,
+        time=prefix["time"] or time,
+        level=prefix["level"] or level,
+    )

@@ -1,0 +1,93 @@
+"""Reads a log of any size in pieces and keeps the lines that may say something.
+
+Nearly all lines of an engine's log are of no interest, and most differ from earlier ones in numbers
+only. Digits are made alike in one call for a whole piece, and a line whose shape was of no interest
+before is passed over. Of a new shape the words are looked at.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+PIECE_BYTES = 1 << 20
+LONGEST_LINE = 16 * 1024  # bytes looked at; vLLM's longest are its settings
+MOST_SHAPES = 50_000
+_DIGITS = bytes(ord("0") if byte in b"0123456789" else byte for byte in range(256))
+_FOLD = bytes(
+    ord(chr(byte).lower()) if byte < 128 and (chr(byte).isalnum() or byte in b"_\n") else ord(" ")
+    for byte in range(256)
+)
+# An exception has any name, CANN's messages and MindIE's have any code, but all have one of these.
+_SIGNS = (b"Error", b"Exception", b"Traceback", b"[PID", b"MIE", b"!!!!!!")
+# Shapes whose digits decide: a status of ACL, a code of CANN.
+_CODES = re.compile(
+    rb"(?i:code|ret|status|failed|error|result)\W{0,4}(?:is\W{0,2})?0{6}(?!0)|E[A-Z0]0{4}(?!0)"
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A line that may say something. `number` counts from 1; `words` are those looked for."""
+
+    number: int
+    line: bytes
+    words: frozenset[str]
+
+
+@dataclass
+class Extent:
+    """How much was read."""
+
+    lines: int = 0
+    size: int = 0
+
+
+Take = Callable[[Candidate], bool]
+
+
+class Scan:
+    """Hands lines with one of `words`, or with what exceptions and CANN's messages have, to `take`,
+    whose answer is whether the line was of interest. What a line has beyond 16 KiB is not looked
+    at. `extent` counts what has been read."""
+
+    def __init__(self, words: frozenset[str], take: Take) -> None:
+        self.extent = Extent()
+        self._wanted = frozenset(word.encode() for word in words)
+        self._take = take
+        self._dull: set[bytes] = set()
+
+    def read(self, file: BinaryIO) -> None:
+        """Reads a log to its end. Raises OSError."""
+        before, self.extent.lines = self.extent.lines, 0
+        begun = b""
+        while piece := file.read(PIECE_BYTES):
+            self.extent.size += len(piece)
+            whole, end, rest = piece.rpartition(b"\n")
+            if not end:
+                begun = (begun + piece)[:LONGEST_LINE]
+                continue
+            self._read_lines(begun + whole)
+            begun = rest[:LONGEST_LINE]
+        if begun:
+            self._read_lines(begun)
+        self.extent.lines += before
+
+    def _read_lines(self, piece: bytes) -> None:
+        first = self.extent.lines + 1
+        lines = piece.split(b"\n")
+        self.extent.lines += len(lines)
+        shapes = piece.translate(_DIGITS).split(b"\n")
+        for number, (line, shape) in enumerate(zip(lines, shapes, strict=True), first):
+            if shape in self._dull:
+                continue
+            if not self._is_of_interest(number, line[:LONGEST_LINE]) and not _CODES.search(shape):
+                if len(self._dull) >= MOST_SHAPES:
+                    self._dull.clear()
+                self._dull.add(shape)
+
+    def _is_of_interest(self, number: int, line: bytes) -> bool:
+        words = self._wanted.intersection(line.translate(_FOLD).split())
+        if not words and not any(sign in line for sign in _SIGNS):
+            return False
+        return self._take(Candidate(number, line, frozenset(word.decode() for word in words)))
