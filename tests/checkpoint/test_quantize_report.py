@@ -28,7 +28,7 @@ def test_the_figures_are_those_of_an_integer_reference(tmp_path: Path) -> None:
     exact = reference_model(source, tmp_path / "out", torch.float32)
     losses, agreed, divergence, tokens = [0.0, 0.0], 0, 0.0, 0
     with torch.no_grad():
-        for window in running.windows(Calibration().text, report.MOST_TOKENS):
+        for window in running.windows(report.measured_text(), report.MOST_TOKENS):
             found = [
                 torch.log_softmax(model(window).logits[0, :-1].float(), -1)
                 for model in (running.model, exact)

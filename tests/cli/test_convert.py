@@ -169,11 +169,26 @@ def test_a_quantised_conversion_prints_its_worst_weights(
     assert "worst weight" in out
 
 
+def test_fitted_weights_and_cache_are_found_on_the_text_given(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "own.txt"
+    text.write_text("Its back measures who knows how many thousand li. " * 9)
+    cache = ("--target", "ascend910b", "--kv", "int8", "--no-report")
+    words = ("--quantize", "w8a8", "--method", "fitted", "--calibrate", text, *cache)
+    assert run(source, tmp_path / "out", *words) == 0
+    output = capsys.readouterr()
+    assert "smoothed, rounded by GPTQ on own.txt" in output.out
+    assert "running the model on own.txt to smooth and round its weights" in output.err
+
+
 def test_the_quality_of_a_small_model_is_measured_unasked(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(source, tmp_path / "out", "--quantize", "w4a8", "--group-size", "64") == 0
-    assert "tokens of the text shipped with Tunan: perplexity" in capsys.readouterr().out
+    assert (
+        "tokens of the text shipped with Tunan for measuring: perplexity" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +200,8 @@ def test_the_quality_of_a_small_model_is_measured_unasked(
         (("--quantize", "w4a8", "--group-size", "128"), None),
         (("--quantize", "w4a8", "--target", "ascend910b"), "for Ascend use w8a8"),
         (("--quantize", "w8a8", "--target", "ascend310p"), "leave --quantize out"),
-        (("--calibrate", "text"), "--calibrate is for an int8 cache"),
+        (("--calibrate", "text"), "--calibrate is for an int8 cache and fitted weights"),
+        (("--method", "fitted"), "--method is for quantised weights"),
         (("--kv", "int8"), "not for --target cpu"),
         (("--kv", "int8", "--calibrate", "text"), "text: no such file"),
     ],

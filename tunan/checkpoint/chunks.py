@@ -1,6 +1,6 @@
 """Reads parts of a source a few MiB at a time, converted and checked for NaN and overflow."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from tunan.checkpoint.parallel import Part
 from tunan.checkpoint.plan import Entry
 from tunan.checkpoint.precision import FLOATS, ITEM_BYTES, torch_dtype
 from tunan.checkpoint.quantize.rounding import round_to_scales
-from tunan.checkpoint.quantize.scheme import Quantised
+from tunan.checkpoint.quantize.scheme import Quantised, Rounded
 from tunan.checkpoint.quantize.streaming import RoundingError, ScaleCache
 from tunan.checkpoint.source import Source, TensorInfo
 from tunan.errors import CheckFailedError
@@ -29,11 +29,13 @@ class ChunkReader:
     """Serves the bytes of a block's tensors, piece by piece; threads may share one.
 
     Memory a call holds is a few times `CHUNK_ELEMENTS` (or one row, if that is longer),
-    whatever the size of the tensor.
+    whatever the size of the tensor. `integers` are those of weights that were rounded before,
+    by name, and their scales.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, integers: Mapping[str, Rounded] | None = None) -> None:
         self.source = source
+        self._integers = integers or {}
         self._scales = ScaleCache()
         self._sizes: dict[Path, int] = {}
         for info in source.tensors.values():
@@ -73,12 +75,19 @@ class ChunkReader:
             rows = self._read(info, start, stop)
             if not _is_finite(rows):
                 raise CheckFailedError(_explain(rows, entry, info))
-            scales = self._scales.of(info.name, start, rows, scheme)
+            found = self._integers.get(info.name)
+            scales = (
+                self._scales.of(info.name, start, rows, scheme)
+                if found is None
+                else found[1][start:stop]
+            )
             if quantised.role == "scale":
                 stored = scales.to(torch_dtype(entry.dtype))
                 yield _bytes_of(_columns(stored, part, scheme.group) if scheme.group else stored)
                 continue
-            integers = round_to_scales(rows, scales, scheme)
+            integers = (
+                round_to_scales(rows, scales, scheme) if found is None else found[0][start:stop]
+            )
             if error is not None:
                 error.add(rows, integers, scales)
             yield _bytes_of(_columns(integers, part).contiguous())

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,7 +29,7 @@ from tunan.checkpoint.precision import FLOATS, ITEM_BYTES, KEPT_SUFFIXES, PRECIS
 from tunan.checkpoint.quantize.kv_cache import Calibration, is_cache_tensor
 from tunan.checkpoint.quantize.quality import quantization_of
 from tunan.checkpoint.quantize.report import compare, is_worth_it
-from tunan.checkpoint.quantize.scheme import Quantisation
+from tunan.checkpoint.quantize.scheme import Quantisation, Rounded
 from tunan.checkpoint.quantize.which_layers import check_groups
 from tunan.checkpoint.source import Source, TensorInfo
 from tunan.errors import CheckFailedError, OutsideError, TunanError
@@ -49,13 +49,15 @@ class ConvertOptions:
 
     `tensor_parallel` None writes the plain layout only; a number, 1 included, adds blocks that
     are fused and cut for each rank. `block_bytes` bounds a block, header included.
-    `quantisation` None leaves every weight in `precision`. With `calibration` the cache is int8,
+    `quantisation` None leaves every weight in `precision`; `integers` are of weights that `fit`
+    rounded, the source then being the one that it made. With `calibration` the cache is int8,
     and the source is one that `with_cache_scales` made. `report` runs the model before and after,
     None only if that takes neither long nor too much memory.
     """
 
     precision: Precision = PRECISIONS["bfloat16"]
     quantisation: Quantisation | None = None
+    integers: Mapping[str, Rounded] | None = None
     calibration: Calibration | None = None
     report: bool | None = False
     target: str = "cpu"
@@ -183,7 +185,7 @@ def _convert(
     options: ConvertOptions,
     progress: Progress,
 ) -> Outcome:
-    partial, reader = destination.partial, ChunkReader(source)
+    partial, reader = destination.partial, ChunkReader(source, options.integers)
     digest = plan_digest(source, plan.blocks)
     earlier = finished_blocks(partial, digest)
     blocks = dict(earlier or {})
@@ -249,8 +251,7 @@ def _quality(
     wanted = is_worth_it(source) if options.report is None else options.report
     if not wanted:
         return None
-    text = options.calibration or Calibration()
-    return compare(source, destination.partial, plan.blocks, text)
+    return compare(source, destination.partial, plan.blocks)
 
 
 def _cache(plan: ConversionPlan, options: ConvertOptions) -> CacheQuantization | None:

@@ -13,6 +13,7 @@ from tunan.cli.counts import positive, worker_count
 from tunan.cli.quantisation import (
     add_quantisation_options,
     calibration_of,
+    fit_weights,
     quantisation_of,
     told_of,
 )
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     options = _options(args)
     destination = Destination(Path(args.destination))
     destination.check(args.source, overwrite=options.overwrite)
-    source = _open(args, options)
+    source, options = _open(args, options)
     plan = plan_conversion(source, options)
     _warn(plan)
     if args.dry_run:
@@ -120,21 +121,34 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _open(args: argparse.Namespace, options: "ConvertOptions") -> "Source":
-    """The source; with an int8 cache, once the model has run."""
+def _open(args: argparse.Namespace, options: "ConvertOptions") -> "tuple[Source, ConvertOptions]":
+    """The source; with fitted weights or an int8 cache, once the model has run."""
     from tunan.checkpoint.quantize.kv_cache import check_cache_fits, with_cache_scales
     from tunan.checkpoint.quantize.running import bytes_needed
     from tunan.checkpoint.source import open_source
 
-    source = open_source(args.source, args.config)
-    if options.calibration is None:
-        return source
+    source, calibration = open_source(args.source, args.config), options.calibration
+    if calibration is None:
+        return (source, options) if args.dry_run else _fitted(args, source, options)
     check_cache_fits(source.config, options.target, options.tensor_parallel)
+    source, options = _fitted(args, source, options)
     _say(
-        f"tunan: running the model on {options.calibration.name} to find the cache's scales; "
+        f"tunan: running the model on {calibration.name} to find the cache's scales; "
         f"this takes {bytes_needed(source.tensors) / 1e9:.1f} GB of memory"
     )
-    return with_cache_scales(source, options.calibration)
+    return with_cache_scales(source, calibration), options
+
+
+def _fitted(
+    args: argparse.Namespace, source: "Source", options: "ConvertOptions"
+) -> "tuple[Source, ConvertOptions]":
+    """Weights fitted where they are to be, once the plan shows that they can be converted."""
+    from tunan.checkpoint.convert import plan_conversion
+
+    if options.quantisation is not None:
+        plain = dataclasses.replace(options, calibration=None)
+        plan_conversion(source, plain)
+    return fit_weights(args, source, options)
 
 
 def _options(args: argparse.Namespace) -> "ConvertOptions":

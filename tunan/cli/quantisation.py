@@ -2,18 +2,22 @@
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tunan.checkpoint.convert import ConvertOptions
     from tunan.checkpoint.manifest import Manifest, Quality, Quantization
     from tunan.checkpoint.quantize.kv_cache import Calibration
     from tunan.checkpoint.quantize.scheme import Quantisation
+    from tunan.checkpoint.source import Source
 
 QUANTISATIONS = ("w8a8", "w4a8")
 GROUP_SIZES = (32, 64, 128)
 CLIPPING = ("search", "none")
+METHODS = ("fitted", "nearest")
 SHOWN_WORST = 3
 
 
@@ -37,12 +41,21 @@ def add_quantisation_options(parser: argparse.ArgumentParser) -> None:
         help="search (default): the scale of least squared error; none: of the largest value",
     )
     parser.add_argument(
+        "--method",
+        choices=METHODS,
+        help="nearest (default): round to nearest; fitted: run the model on a text, smooth "
+        "activations, round by GPTQ; Llama's and Qwen2's kind only",
+    )
+    parser.add_argument(
         "--kv",
         choices=("int8",),
         help="int8 key/value cache of Ascend (C8); runs the model here to find its scales",
     )
     parser.add_argument(
-        "--calibrate", type=Path, metavar="FILE", help="text for --kv; default: one that is shipped"
+        "--calibrate",
+        type=Path,
+        metavar="FILE",
+        help="text for --kv and --method fitted; default: one that is shipped",
     )
     parser.add_argument(
         "--report",
@@ -57,7 +70,12 @@ def quantisation_of(args: argparse.Namespace) -> "Quantisation | None":
     from tunan.errors import UsageError
 
     if args.quantize is None:
-        for flag, given in (("--clipping", args.clipping), ("--group-size", args.group_size)):
+        given_flags = (
+            ("--clipping", args.clipping),
+            ("--group-size", args.group_size),
+            ("--method", args.method),
+        )
+        for flag, given in given_flags:
             if given is not None:
                 raise UsageError(f"{flag} is for quantised weights; give --quantize too")
         return None
@@ -87,13 +105,47 @@ def calibration_of(args: argparse.Namespace) -> "Calibration | None":
     from tunan.checkpoint.quantize.kv_cache import Calibration
     from tunan.errors import UsageError
 
-    if args.kv is None:
-        if args.calibrate is not None:
-            raise UsageError("--calibrate is for an int8 cache; give --kv int8 too")
-        return None
-    if args.calibrate is not None and not args.calibrate.is_file():
-        raise UsageError(f"{args.calibrate}: no such file to calibrate with")
-    return Calibration(args.calibrate)
+    if args.calibrate is not None:
+        if args.kv is None and args.method != "fitted":
+            raise UsageError(
+                "--calibrate is for an int8 cache and fitted weights; give --kv int8 or "
+                "--method fitted too"
+            )
+        if not args.calibrate.is_file():
+            raise UsageError(f"{args.calibrate}: no such file to calibrate with")
+    return None if args.kv is None else Calibration(args.calibrate)
+
+
+def fit_weights(
+    args: argparse.Namespace, source: "Source", options: "ConvertOptions"
+) -> "tuple[Source, ConvertOptions]":
+    """With `--method fitted`, `source` after the model has run to smooth and round its weights.
+
+    Raises UsageError for an architecture that cannot be fitted, and what `fit` raises.
+    """
+    from tunan.checkpoint.quantize.fitting import can_fit, fit
+    from tunan.checkpoint.quantize.kv_cache import Calibration
+    from tunan.checkpoint.quantize.running import bytes_needed
+    from tunan.errors import UsageError
+
+    chosen = options.quantisation
+    if chosen is None or args.method != "fitted":
+        return source, options
+    if not can_fit(source.config):
+        raise UsageError(
+            "--method fitted is for Llama's and Qwen2's kind, without experts or latent attention; "
+            "use --method nearest"
+        )
+    text = Calibration(args.calibrate)
+    _say(
+        f"tunan: running the model on {text.name} to smooth and round its weights; this takes "
+        f"{bytes_needed(source.tensors) / 1e9:.1f} GB of memory"
+    )
+    found = fit(source, chosen.weights, text)
+    quantisation = dataclasses.replace(chosen, fitted_on=text.name)
+    return found, dataclasses.replace(
+        options, quantisation=quantisation, integers=found.fitted.integers
+    )
 
 
 def told_of(manifest: "Manifest") -> Iterator[str]:
@@ -122,3 +174,7 @@ def _quality(quality: "Quality") -> str:
         f"KL divergence {quality.kl_divergence:.4f}; "
         f"same likeliest token {quality.greedy_agreement:.1%}"
     )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201

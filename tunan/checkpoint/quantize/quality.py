@@ -22,7 +22,7 @@ def quantization_of(
     mean = sum(errors.values()) / max(1, len(errors))
     return Quantization(
         scheme=quantisation.name,
-        weights=described(quantisation.weights),
+        weights=described(quantisation.weights, quantisation.fitted_on),
         activations="int8, symmetric, one scale a token, found while the model runs",
         quantised_weights=len(errors),
         ignored=ignored(config),
@@ -31,8 +31,9 @@ def quantization_of(
     )
 
 
-def described(scheme: WeightScheme) -> str:
-    """A scheme in words."""
+def described(scheme: WeightScheme, fitted_on: str | None = None) -> str:
+    """A scheme in words, and the method: fitted on a text of this name, or to nearest."""
     each = f"group of {scheme.group} inputs" if scheme.group else "output channel"
     how = "scale of least squared error" if scheme.clipping else "scale of the largest value"
-    return f"int{scheme.bits}, symmetric, one scale for each {each}, rounded to nearest, {how}"
+    method = f"smoothed, rounded by GPTQ on {fitted_on}" if fitted_on else "rounded to nearest"
+    return f"int{scheme.bits}, symmetric, one scale for each {each}, {method}, {how}"

@@ -10,6 +10,7 @@ inside one function.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from math import exp, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,10 @@ from tunan.checkpoint.architectures import architecture_of
 from tunan.checkpoint.manifest import Quality
 from tunan.checkpoint.plan import PlannedBlock
 from tunan.checkpoint.quantize.compressed_tensors import SCALE_SUFFIX
-from tunan.checkpoint.quantize.kv_cache import LIMIT, SCALES, Calibration, is_cache_tensor
+from tunan.checkpoint.quantize.kv_cache import LIMIT, SCALES, is_cache_tensor
 from tunan.checkpoint.quantize.rounding import restored
 from tunan.checkpoint.quantize.running import FLOAT32_WEIGHTS, Running, fits, places, run_source
+from tunan.checkpoint.quantize.smoothing import round_first
 from tunan.checkpoint.source import Source
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 # Log-probabilities of this many tokens are kept for the comparison: 1.1 GB for 129280 words.
 MOST_TOKENS = 2048
+MEASURED_TEXT = "measured.txt"
 
 Tensors = Mapping[str, "torch.Tensor"]
 
@@ -43,25 +46,27 @@ def is_worth_it(source: Source) -> bool:
     return known and weights <= FLOAT32_WEIGHTS and fits(source)
 
 
-def compare(
-    source: Source, directory: Path, blocks: tuple[PlannedBlock, ...], calibration: Calibration
-) -> Quality:
-    """Runs `source` and its quantised `blocks` in `directory` on the calibration's text.
+def measured_text() -> str:
+    """The text shipped for measuring: classics from before 1900, none of them in the one that
+    weights and caches are calibrated on."""
+    return files(__package__).joinpath(MEASURED_TEXT).read_text(encoding="utf-8")
+
+
+def compare(source: Source, directory: Path, blocks: tuple[PlannedBlock, ...]) -> Quality:
+    """Runs `source` and its quantised `blocks` in `directory` on the measured text.
 
     Raises what `run_source` raises.
     """
-    running = run_source(source)
+    running, text = run_source(source), measured_text()
     found = _Found()
-    expected = list(_logprobs(running, calibration.text, None))
+    expected = list(_logprobs(running, text, None))
     stored = _Stored(directory, blocks)
     stored.load_into(running.model, source)
     cache = stored.cache_scales()
     with _rounded_inputs(running.model, stored.layers()):
-        for before, (targets, now) in zip(
-            expected, _logprobs(running, calibration.text, cache), strict=True
-        ):
+        for before, (targets, now) in zip(expected, _logprobs(running, text, cache), strict=True):
             found.add(targets, before[1], now)
-    return found.quality(calibration.name)
+    return found.quality("the text shipped with Tunan for measuring")
 
 
 @dataclass
@@ -129,7 +134,7 @@ def _rounding_cache(scales: Tensors) -> Any:
 def _rounded_inputs(model: Any, layers: set[str]) -> Iterator[None]:
     """Rounds what goes into the named layers, and into the experts, while the block runs."""
     hooks = [
-        module.register_forward_pre_hook(_round_first)
+        module.register_forward_pre_hook(round_first)
         for name, module in model.named_modules()
         if name in layers or (name.endswith(".mlp.experts") and f"{name}.0.up_proj" in layers)
     ]
@@ -138,12 +143,6 @@ def _rounded_inputs(model: Any, layers: set[str]) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _round_first(module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    x, *others = inputs
-    scale = x.abs().amax(-1, keepdim=True).clamp_min(1e-12) / LIMIT
-    return ((x / scale).round() * scale, *others)
 
 
 class _Stored:

@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
 
 Role = Literal["values", "scale"]
+# Integers int8 [rows, columns] and their scales float32 [rows, groups].
+Rounded = tuple["torch.Tensor", "torch.Tensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +55,12 @@ class Quantised:
 @dataclass(frozen=True)
 class Quantisation:
     """A choice of `--quantize`: activations are always int8, symmetric, scaled by each token's
-    largest value while the model runs."""
+    largest value while the model runs. `fitted_on` names the text that weights were smoothed and
+    rounded on (`fitting`), None: they are rounded to nearest."""
 
     name: str
     weights: WeightScheme
+    fitted_on: str | None = None
 
 
 QUANTISATIONS: Mapping[str, Quantisation] = {
