@@ -16,17 +16,20 @@ build() {
     mkdir -p "$folder"
     {
         cmake -S tunan/kernels -B "$folder" "$@" &&
-            cmake --build "$folder" --target kernel_vectors kernel_attention --parallel "${JOBS:-2}"
+            cmake --build "$folder" --target kernel_vectors kernel_experts kernel_attention --parallel "${JOBS:-2}"
     } >"$folder/build.log" 2>&1 || die "the build failed, see $folder/build.log"
 }
 
 vectors=build/kernel-vectors.bin
+experts=build/kernel-experts.bin
 mkdir -p build
 "$VENV/bin/python" -m tests.kernels.vectors "$vectors"
+"$VENV/bin/python" -m tests.kernels.expert_vectors "$experts"
 
 echo "test-kernels-native: sanitizers"
 build build/kernels-sanitized -DTUNAN_KERNELS_SANITIZE=ON
 build/kernels-sanitized/kernel_vectors "$vectors"
+build/kernels-sanitized/kernel_experts "$experts"
 attention=$(build/kernels-sanitized/kernel_attention) || { echo "$attention"; exit 1; }
 checksum=$(tail -n1 <<<"$attention")
 
@@ -40,6 +43,7 @@ for cpu in max cortex-a76:neon_dotprod cortex-a72:neon; do
         { echo "$output"; exit 1; }
     echo "$output"
     newest=$(tail -n1 <<<"$output")
+    qemu-aarch64 -cpu "${cpu%:*}" -L /usr/aarch64-linux-gnu build/kernels-aarch64/kernel_experts "$experts"
     attention=$(qemu-aarch64 -cpu "${cpu%:*}" -L /usr/aarch64-linux-gnu build/kernels-aarch64/kernel_attention) ||
         { echo "$attention"; exit 1; }
     [ "$(tail -n1 <<<"$attention")" = "$checksum" ] || die "$cpu: norms, rotation or cache writes differ from this CPU's"

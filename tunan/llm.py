@@ -82,7 +82,12 @@ def _cpu_or_npu_arguments(
 
 
 def _cpu_arguments(path: Path, ranks: int, kwargs: dict[str, Any]) -> dict[str, Any]:
-    from tunan.supervisor.arguments import LATENT_BACKEND, compiles, needs_latent_backend
+    from tunan.supervisor.arguments import (
+        KV_CACHE_TYPES,
+        LATENT_BACKEND,
+        compiles,
+        needs_latent_backend,
+    )
     from tunan.supervisor.directories import Directories
     from tunan.supervisor.environment import engine_environment
     from tunan.supervisor.machine import look
@@ -98,7 +103,8 @@ def _cpu_arguments(path: Path, ranks: int, kwargs: dict[str, Any]) -> dict[str, 
         os.environ.setdefault(name, value)
     arguments: dict[str, Any] = {"enforce_eager": not compiles(deployment)}
     size = measure(path, str(kwargs.get("dtype", "auto")).removeprefix("torch."))
-    if needs_latent_backend(size):
+    int8_cache = kwargs.get("kv_cache_dtype") == KV_CACHE_TYPES["int8"]
+    if needs_latent_backend(size, int8_cache=int8_cache):
         arguments["attention_backend"] = LATENT_BACKEND
     if "kv_cache_memory_bytes" not in kwargs and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
         arguments["kv_cache_memory_bytes"] = kv_cache_bytes(machine, deployment, size)

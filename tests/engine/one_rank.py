@@ -17,7 +17,7 @@ import torch
 
 def load(question: dict[str, Any]) -> dict[str, Any]:
     """Loads {"model", "degree", "rank", "load_format"} as one rank would; more may be given:
-    "options" of the loader, "stages" and "stage" of a pipeline.
+    "options" of the loader, "stages" and "stage" of a pipeline, other "arguments" of the engine.
 
     Returns {"parameters": {name: sha256 of shape, dtype and bytes}, "warnings": [...]}, or
     {"error": ...} with the message of what the loader raised.
@@ -65,6 +65,7 @@ def one_rank(question: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         load_format=question["load_format"],
         max_model_len=256,
         model_loader_extra_config=question.get("options", {}),
+        **question.get("arguments", {}),
     ).create_engine_config()
     with set_current_vllm_config(vllm_config):
         _start_world()

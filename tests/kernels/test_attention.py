@@ -5,6 +5,7 @@ the result is 1.7e-3); int8 1.5e-2, most of it from the rounding of keys and que
 """
 
 import ctypes
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -167,6 +168,21 @@ def test_a_prompt_in_chunks_has_the_same_bits_as_in_one(cache_dtype: torch.dtype
             assert torch.equal(part, whole[start:end])
 
 
+@by_cache
+@pytest.mark.parametrize("value", [math.nan, math.inf], ids=str)
+@pytest.mark.parametrize("length", [20, 1300])
+def test_a_query_that_is_no_number_gives_nan_in_its_own_head_alone(
+    length: int, value: float, cache_dtype: torch.dtype
+) -> None:
+    given = case(Shape(), [(2, length), (1, 30)], cache_dtype)
+    expected = given.attend()
+    given.query[1, 2, 5] = value
+    result = given.attend()
+    assert result[1, 2].isnan().all()
+    result[1, 2] = expected[1, 2]
+    assert torch.equal(result, expected)
+
+
 def test_queries_and_outputs_may_be_parts_of_wider_rows() -> None:
     given = case(Shape(), MIXED, torch.bfloat16)
     tokens, heads, size = given.query.shape
@@ -214,6 +230,8 @@ def numbers(*values: int) -> torch.Tensor:
         ({"block_table": numbers(0, -1, 0)[None]}, "names block -1 of 5"),
         ({"block_table": numbers(0, 1)[None]}, "needs 3 blocks, its table has 2"),
         ({"seq_lens": numbers(1)}, "is 1 tokens long but has 2 queries"),
+        ({"seq_lens": numbers(2**31 - 1)}, "is 2147483647 tokens long; at most 1073741824"),
+        ({"seq_lens": numbers(2**30)}, "needs 33554432 blocks, its table has 3"),
         ({"query_start": numbers(0, 3)}, "query tokens 0 to 3 of 2"),
         ({"query_start": numbers(2, 0)}, "query tokens 2 to 0 of 2"),
         ({"query_start": numbers(-1, 2)}, "query tokens -1 to 2 of 2"),
@@ -242,6 +260,21 @@ def test_the_library_itself_refuses_a_cache_that_ends_too_early() -> None:
     attention = library.function("tunan_attention", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
     call = ctypes.create_string_buffer(256)
     with pytest.raises(UsageError, match="its last block ends at byte"):
+        library.check(attention(call, ctypes.byref(argument)))
+
+
+@in_one_isa
+@pytest.mark.parametrize("change", [{"block_stride": 2**62}, {"head_stride": 2**63 - 4}], ids=str)
+def test_the_library_itself_refuses_a_cache_whose_end_is_beyond_64_bits(
+    change: dict[str, int],
+) -> None:
+    given = case(Shape(), [(1, 80)], torch.bfloat16)
+    argument = given.cache.argument()
+    for name, stride in change.items():
+        setattr(argument, name, stride)
+    attention = library.function("tunan_attention", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    call = ctypes.create_string_buffer(256)
+    with pytest.raises(UsageError, match="bytes apart"):
         library.check(attention(call, ctypes.byref(argument)))
 
 

@@ -1,5 +1,6 @@
 """A decoder layer in one call against its operators one by one, bit for bit."""
 
+import ctypes
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,16 @@ import torch
 from tests.kernels.isas import in_one_isa
 from tests.kernels.paged import Shape, unwritten_cache
 from tunan.errors import UsageError
+from tunan.kernels import library
 from tunan.kernels.attention import paged_attention
 from tunan.kernels.kv_cache import PagedKVCache
-from tunan.kernels.layer import Batch, LayerWeights, decoder_layer
+from tunan.kernels.layer import (
+    Batch,
+    LayerWeights,
+    decoder_layer,
+    half_functions,
+    step_argument,
+)
 from tunan.kernels.linear import PackedLinear, linear, linear_quantized, pack_w8
 from tunan.kernels.norm import rms_norm_quantized, swiglu_quantized
 from tunan.kernels.rope import rotate_and_write
@@ -104,6 +112,22 @@ def test_one_call_has_the_bits_of_its_operators(
     assert torch.equal(residual, expected[1])
     written = [cache.tensor.view(torch.int8) for cache in caches]
     assert torch.equal(*written)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_its_halves_one_after_the_other_have_its_bits(first: bool) -> None:
+    weights, step = layer(biased=True), batch([1, 40, 7])
+    hidden, residual = normal(48, HIDDEN, seed=9).to(BF16), normal(48, HIDDEN, seed=10).to(BF16)
+    expected = hidden.clone(), residual.clone()
+    caches = [unwritten_cache(Shape(HEADS, KEY_HEADS, SIZE), 6, BF16) for _ in range(2)]
+    decoder_layer(weights, caches[0], step, *expected, first=first)
+    argument = step_argument(hidden, residual, **vars(step), first=first)
+    attention, mlp = half_functions()
+    at, cache = ctypes.byref(argument), caches[1].argument()
+    library.check(attention(ctypes.byref(weights.argument), ctypes.byref(cache), at))
+    library.check(mlp(ctypes.byref(weights.argument), at))
+    assert torch.equal(hidden, expected[0])
+    assert torch.equal(residual, expected[1])
 
 
 def test_a_sequence_alone_has_the_bits_it_has_in_a_batch(threads: int) -> None:

@@ -10,6 +10,7 @@ from tests.kernels.reference import FORMS, weights
 from tunan import kernels
 from tunan.errors import CheckFailedError, UsageError
 from tunan.kernels.linear import (
+    PackedLinear,
     layout_key,
     linear,
     pack_grouped_w8,
@@ -82,6 +83,21 @@ def test_other_bytes_are_refused() -> None:
         read_packed(torch.zeros(4096, dtype=torch.uint8))
     with pytest.raises(CheckFailedError, match="too few"):
         read_packed(torch.zeros(64, dtype=torch.uint8))
+
+
+# Offsets in the header: bits, group, scale_type, has_zeros; outputs, inputs, bytes.
+@pytest.mark.parametrize("at", [16, 20, 24, 28, 32, 40, 48])
+@pytest.mark.parametrize("value", [1 << 30, -1], ids=["too large", "negative"])
+def test_a_header_that_contradicts_itself_is_refused(at: int, value: int) -> None:
+    data = weights("w8", 50, 200).pack().data
+    kind = torch.int32 if at < 32 else torch.int64
+    number = torch.tensor([value], dtype=kind).view(torch.uint8)
+    data[at : at + number.numel()] = number
+    with pytest.raises(CheckFailedError, match="contradicts itself: pack again"):
+        read_packed(data)
+    packed = PackedLinear(data, 50, 200, 8, 0)
+    with pytest.raises(CheckFailedError, match="contradicts itself: pack again"):
+        linear(torch.randn(1, 200), packed)
 
 
 def test_packed_weights_that_are_cut_off_are_refused() -> None:

@@ -79,5 +79,12 @@ def test_latent_attention_in_another_dtype_takes_the_kernel_of_all(dtype: str, s
     assert ("--attention-backend=CPU_MLA" in arguments(latent)) == said
 
 
+def test_an_int8_cache_of_latents_takes_the_kernel_that_has_one() -> None:
+    latent = replace(SIZE, latent_attention=True, dtype="bfloat16")
+    given = arguments(latent, memory={"kv_cache": "int8"})
+    assert "--attention-backend=CPU_MLA" in given
+    assert "--attention-backend=CPU_MLA" not in arguments(memory={"kv_cache": "int8"})
+
+
 def test_further_arguments_come_last() -> None:
     assert arguments(engine_arguments=["--seed", "1"])[-2:] == ["--seed", "1"]

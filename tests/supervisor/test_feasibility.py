@@ -25,6 +25,21 @@ INT8 = {
         "config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 8}}},
     }
 }
+W4A8 = {
+    "quantization_config": {
+        "quant_method": "compressed-tensors",
+        "config_groups": {
+            "group_0": {
+                "weights": {
+                    "type": "int",
+                    "num_bits": 4,
+                    "strategy": "group",
+                    "group_size": 128,
+                }
+            }
+        },
+    },
+}
 
 
 def check(folder: Path, target: str, config: dict[str, Any], **parallel: object) -> None:
@@ -79,6 +94,28 @@ def test_a_split_that_does_not_come_out_even_is_refused(
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8, 12, 24])
 def test_key_value_heads_may_be_split_or_repeated(tmp_path: Path, tensor: int) -> None:
     check(tmp_path, "cpu", LLAMA, tensor=tensor)
+
+
+@pytest.mark.parametrize("target", ["cpu", "ascend910b"])
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (
+            {"hidden_size": 3072, "intermediate_size": 8448},
+            "8448 inputs of down_proj .* over 4 ranks in whole groups of 128 .*use 1 or 2, or",
+        ),
+        ({"head_dim": 64}, "1536 inputs of o_proj .* over 8 ranks .* use 1, 2, 4 or 12, or"),
+        ({"moe_intermediate_size": 768}, "768 inputs of the experts' down_proj .* over 4 ranks"),
+    ],
+)
+def test_a_rank_gets_whole_groups_of_inputs(
+    tmp_path: Path, target: str, sizes: dict[str, Any], message: str
+) -> None:
+    ranks = 8 if "head_dim" in sizes else 4
+    check(tmp_path, target, LLAMA | sizes, tensor=ranks)
+    with pytest.raises(UsageError, match=message):
+        check(tmp_path, target, LLAMA | sizes | W4A8, tensor=ranks)
+    check(tmp_path, target, LLAMA | sizes | W4A8, tensor=2)
 
 
 def test_the_latent_is_not_split(tmp_path: Path) -> None:

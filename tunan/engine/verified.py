@@ -37,9 +37,13 @@ class VerifiedBlocks:
         path = Directories.of_user().cache / "verified" / f"{key[:32]}.json"
         return cls(path, _read(path))
 
-    def holds(self, block: PlannedBlock) -> bool:
-        """Whether the block is unchanged since it had the sha256 that the manifest lists."""
-        identity = _identity(block)
+    def holds(self, block: PlannedBlock, opened: os.stat_result | None = None) -> bool:
+        """Whether the block is unchanged since it had the sha256 that the manifest lists.
+
+        `opened`: the status of the file that is open already, which need not be the one that lies
+        at the path by now.
+        """
+        identity = _identity(block, opened or block.path.stat())
         if self._known.get(str(block.path)) == identity:
             return True
         # Taken before the content is read: a write in between then shows.
@@ -70,8 +74,7 @@ def _read(path: Path) -> dict[str, Identity]:
     return known if isinstance(known, dict) else {}
 
 
-def _identity(block: PlannedBlock) -> Identity:
-    status = block.path.stat()
+def _identity(block: PlannedBlock, status: os.stat_result) -> Identity:
     return [
         block.sha256,
         status.st_size,

@@ -228,6 +228,20 @@ def layer_function() -> Any:
     return library.function("tunan_decoder_layer", ctypes.c_int, pointer, pointer, pointer)
 
 
+@functools.cache
+def half_functions() -> tuple[Any, Any]:
+    """`tunan_attention_half`: weights, cache and step; `tunan_mlp_half`: weights and step.
+
+    One after the other they are `layer_function`. Under tensor parallelism the ranks' `hidden` are
+    added up after each.
+    """
+    pointer = ctypes.c_void_p
+    return (
+        library.function("tunan_attention_half", ctypes.c_int, pointer, pointer, pointer),
+        library.function("tunan_mlp_half", ctypes.c_int, pointer, pointer),
+    )
+
+
 def _check(name: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     if tensor.dtype != dtype or tuple(tensor.shape) != shape or not tensor.is_contiguous():
         raise UsageError(

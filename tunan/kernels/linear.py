@@ -154,8 +154,6 @@ def linear(
     if out is None:
         out = x.new_empty(*x.shape[:-1], packed.outputs)
     result = _result(out, rows.shape[0], packed)
-    if not rows.shape[0]:
-        return out
     library.check(
         library.function("tunan_linear", ctypes.c_int, *_LINEAR)(
             packed.data.data_ptr(),

@@ -12,7 +12,7 @@ from tunan.supervisor.model_size import ModelSize
 PIPELINE_COMPILATION = '{"mode":2,"backend":"eager"}'
 
 # On a CPU with AMX vLLM (0.32) takes its bfloat16 kernel for MLA whatever the dtype, and ends on
-# any other. This one takes all, and is what it uses without AMX.
+# any other; it has no int8 cache either. This one takes all, and is what it uses without AMX.
 LATENT_BACKEND = "CPU_MLA"
 
 # `memory.kv_cache` as vLLM names it.
@@ -36,16 +36,16 @@ def engine_arguments(
         arguments.append(f"--compilation-config={PIPELINE_COMPILATION}")
     elif not compiles(deployment):
         arguments.append("--enforce-eager")
-    if needs_latent_backend(size):
+    if needs_latent_backend(size, int8_cache=deployment.memory.kv_cache == "int8"):
         arguments.append(f"--attention-backend={LATENT_BACKEND}")
     if scheduler.policy == "priority":
         arguments.append("--scheduling-policy=priority")
     return [*arguments, *deployment.engine_arguments]
 
 
-def needs_latent_backend(size: ModelSize) -> bool:
+def needs_latent_backend(size: ModelSize, *, int8_cache: bool) -> bool:
     """Whether vLLM has to be told which kernel of MLA to take."""
-    return size.latent_attention and size.dtype != "bfloat16"
+    return size.latent_attention and (size.dtype != "bfloat16" or int8_cache)
 
 
 def own_arguments(deployment: Deployment, socket: Path) -> list[str]:

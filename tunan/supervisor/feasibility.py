@@ -35,6 +35,46 @@ def refuse_impossible(deployment: Deployment, target: str) -> None:
             f"tunan convert {shlex.quote(str(path))} OUT --target {family}"
         )
     _refuse_split(model, deployment.parallel, path)
+    _refuse_split_of_groups(config, model, deployment.parallel.tensor, path)
+
+
+def _refuse_split_of_groups(
+    config: Mapping[str, Any], model: Mapping[str, Any], ranks: int, path: Path
+) -> None:
+    """Weights with a scale for a group of inputs: a rank's inputs have to be whole groups."""
+    group = _group_size(config)
+    for name, inputs in _split_inputs(model).items():
+        if group and inputs and inputs % (ranks * group):
+            heads, kv_heads = _count(model, "num_attention_heads"), _key_value_heads(model)
+            possible = [
+                degree
+                for degree in _degrees(heads, kv_heads)
+                if not any(size % (degree * group) for size in _split_inputs(model).values())
+            ]
+            raise UsageError(
+                f"parallel.tensor: the {inputs} inputs of {name} of {path} cannot be split over "
+                f"{ranks} ranks in whole groups of {group} (int4 scales); use {_listed(possible)}, "
+                "or quantize in smaller groups"
+            )
+
+
+def _group_size(config: Mapping[str, Any]) -> int:
+    """The largest group of inputs that share a scale; 0: none do."""
+    return max(
+        (_count(weights, "group_size") for weights in _weight_schemes(config)),
+        default=0,
+    )
+
+
+def _split_inputs(model: Mapping[str, Any]) -> dict[str, int]:
+    """Inputs of the layers whose inputs tensor parallelism splits; 0: config.json does not say."""
+    heads = _count(model, "num_attention_heads")
+    head_size = _count(model, "v_head_dim") or _count(model, "head_dim")
+    return {
+        "o_proj": heads * head_size if head_size else _count(model, "hidden_size"),
+        "down_proj": _count(model, "intermediate_size"),
+        "the experts' down_proj": _count(model, "moe_intermediate_size"),
+    }
 
 
 def _refuse_split(model: Mapping[str, Any], parallel: Parallel, path: Path) -> None:
@@ -45,8 +85,7 @@ def _refuse_split(model: Mapping[str, Any], parallel: Parallel, path: Path) -> N
             f"parallel.tensor: {heads} attention heads of {path} cannot be split over {ranks} "
             f"ranks; use {_listed(_degrees(heads, 0))}"
         )
-    # Multi-head latent attention has one latent, which every rank holds.
-    kv_heads = 0 if model.get("kv_lora_rank") else _count(model, "num_key_value_heads")
+    kv_heads = _key_value_heads(model)
     if kv_heads and kv_heads % ranks and ranks % kv_heads:
         raise UsageError(
             f"parallel.tensor: {kv_heads} key-value heads of {path} can be neither split over nor "
@@ -62,6 +101,11 @@ def _refuse_split(model: Mapping[str, Any], parallel: Parallel, path: Path) -> N
         raise UsageError(
             f"parallel.layer_partition: it adds up to {sum(partition)} layers, {path} has {layers}"
         )
+
+
+def _key_value_heads(model: Mapping[str, Any]) -> int:
+    """0: multi-head latent attention has one latent, which every rank holds."""
+    return 0 if model.get("kv_lora_rank") else _count(model, "num_key_value_heads")
 
 
 def _degrees(heads: int, kv_heads: int) -> list[int]:
@@ -82,12 +126,19 @@ def _is_fp8(config: Mapping[str, Any]) -> bool:
     quantization = config.get("quantization_config")
     if not isinstance(quantization, dict):
         return False
-    groups = quantization.get("config_groups")
+    return quantization.get("quant_method") in _FP8_METHODS or any(
+        weights.get("type") == "float" and weights.get("num_bits") == 8
+        for weights in _weight_schemes(config)
+    )
+
+
+def _weight_schemes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What compressed-tensors says of weights, a group of layers each."""
+    quantization = config.get("quantization_config")
+    groups = quantization.get("config_groups") if isinstance(quantization, dict) else None
     schemes = groups.values() if isinstance(groups, dict) else ()
     weights = [scheme.get("weights") for scheme in schemes if isinstance(scheme, dict)]
-    return quantization.get("quant_method") in _FP8_METHODS or any(
-        isinstance(w, dict) and w.get("type") == "float" and w.get("num_bits") == 8 for w in weights
-    )
+    return [found for found in weights if isinstance(found, dict)]
 
 
 def _is_modelslim(path: Path) -> bool:

@@ -14,9 +14,9 @@ BLOCKS_OF_A_SEQUENCE = 8
 STEPS = ((5, 70, 33), (1, 1, 1), (1, 40, 1))
 
 
-def compare_all(questions: list[dict[str, Any]]) -> list[Any]:
-    """`compare` for each."""
-    return [compare(question) for question in questions]
+def ask_all(asked: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """What the functions of these names here answer, in one process."""
+    return [globals()[name](question) for name, question in asked]
 
 
 def compare(question: dict[str, Any]) -> dict[str, Any]:
@@ -70,6 +70,16 @@ def refusals(question: dict[str, Any]) -> dict[str, str | None]:
         with _changed(layer.self_attn.attn.impl, "stock_because", "it has sinks"):
             said["attention"] = refusal(model, config)
     return said
+
+
+def attention(question: dict[str, Any]) -> str | None:
+    """Why vLLM's attention runs in the model; None if ours does. "isa": what vLLM's would use."""
+    from tunan.engine.cpu import attention as module
+
+    theirs = _changed(module, "_get_attn_isa", lambda *_: question["isa"])
+    with theirs, _loaded(question) as (_, model):
+        reason: str | None = model.model.layers[0].self_attn.attn.impl.stock_because
+        return reason
 
 
 class _changed:  # reads as a verb where it is used

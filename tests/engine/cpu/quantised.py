@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from tunan.checkpoint.quantize.which_layers import ignored, is_quantised
+
 GROUP = 32
 
 
@@ -21,22 +23,22 @@ def quantise(source: Path, destination: Path, scheme: str, *, head: bool = True)
     for path in source.iterdir():
         if path.suffix != ".safetensors":
             shutil.copy(path, destination)
-    stored = load_file(source / "model.safetensors")
-    tensors = dict(_quantised(stored, scheme, head))
-    save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((source / "config.json").read_text())
-    config["quantization_config"] = _description(scheme, head)
+    stored = load_file(source / "model.safetensors")
+    tensors = dict(_quantised(config, stored, scheme, head))
+    save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
+    config["quantization_config"] = _description(config, scheme, head)
     (destination / "config.json").write_text(json.dumps(config, indent=1))
     return destination
 
 
 def _quantised(
-    stored: dict[str, torch.Tensor], scheme: str, head: bool
+    config: dict[str, Any], stored: dict[str, torch.Tensor], scheme: str, head: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
     for name, tensor in stored.items():
         if name == "lm_head.weight" and head:
             yield from _channelwise(name, tensor)
-        elif not name.endswith("_proj.weight"):
+        elif not is_quantised(config, name, tuple(tensor.shape)):
             yield name, tensor
         elif scheme == "w8a8":
             yield from _channelwise(name, tensor)
@@ -59,7 +61,7 @@ def _grouped(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tenso
     yield f"{name}_scale", scale.squeeze(2)
 
 
-def _description(scheme: str, head: bool) -> dict[str, Any]:
+def _description(config: dict[str, Any], scheme: str, head: bool) -> dict[str, Any]:
     eight = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False}
     channel = eight | {"strategy": "channel"}
     group = channel | {"num_bits": 4, "strategy": "group", "group_size": GROUP}
@@ -84,6 +86,6 @@ def _description(scheme: str, head: bool) -> dict[str, Any]:
         "quant_method": "compressed-tensors",
         "format": "int-quantized",
         "quantization_status": "compressed",
-        "ignore": [] if head else ["lm_head"],
+        "ignore": [name for name in ignored(config) if not head or name != "lm_head"],
         "config_groups": groups,
     }

@@ -18,6 +18,7 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
         library.LIBRARY = Path(question["library"])
 
     import vllm.model_executor.kernels.linear as kernels
+    from vllm.model_executor.custom_op import op_registry_oot
     from vllm.model_executor.models import ModelRegistry
     from vllm.platforms.interface import PlatformEnum
     from vllm.plugins import load_general_plugins
@@ -33,6 +34,12 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
         "int8": listed[0],
         "mp": listed[1],
         "attention": AttentionBackendEnum.CPU_ATTN.get_path(),
+        "latent": [
+            getattr(AttentionBackendEnum, name).get_path()
+            for name in ("CPU_MLA", "AMX_MLA")
+            if hasattr(AttentionBackendEnum, name)
+        ],
+        "experts": getattr(op_registry_oot.get("RoutedExperts"), "__module__", None),
         "models": [
             ModelRegistry.models[name].module_name
             for name in ("LlamaForCausalLM", "Qwen2ForCausalLM")

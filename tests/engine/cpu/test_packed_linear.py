@@ -1,5 +1,6 @@
 """Packed layers as vLLM's modules carry them, without vLLM."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import torch
 
 from tests.models import write_llama
 from tunan.engine.cpu import head
+from tunan.engine.cpu.packed_file import PackedWeights
 from tunan.engine.cpu.packed_linear import Form, PackedLayer, attach, find, make, packed_of
 from tunan.engine.cpu.sidecar import Packing, Sidecar
+from tunan.errors import CheckFailedError
 from tunan.kernels.linear import layout_key
 
 OUTPUTS, INPUTS, GROUP = 48, 128, 32
@@ -19,7 +22,7 @@ OUTPUTS, INPUTS, GROUP = 48, 128, 32
 def sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sidecar:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     checkpoint = write_llama(tmp_path / "model", num_hidden_layers=1)
-    return Sidecar.of(checkpoint, Packing(layout_key(), 1, 0))
+    return Sidecar.of(checkpoint, Packing(layout_key(), 1, 0, "vllm 1"))
 
 
 def weights(form: Form) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,7 +39,7 @@ def weights(form: Form) -> tuple[torch.Tensor, torch.Tensor]:
 def layer(sidecar: Sidecar, form: Form, bias: torch.Tensor | None = None) -> PackedLayer:
     values, scales = weights(form)
     module = torch.nn.Module()
-    attach(module, make(sidecar, "layer", form, values, scales), bias)
+    attach(module, make(sidecar, "layer", form, values, scales), form, bias)
     found = packed_of(module)
     assert found is not None
     return found
@@ -76,6 +79,27 @@ def test_it_is_found_again_whatever_its_scales_were_kept_in(
     assert torch.equal(found.data, made.data)
     assert sidecar.report() == "packed weights: 1 mapped, 1 made"
     assert sidecar.report() == "packed weights: 0 mapped, 0 made"
+
+
+def test_a_file_with_the_right_hash_of_another_form_is_packed_again(sidecar: Sidecar) -> None:
+    form, wider = Form(OUTPUTS, INPUTS, 8, 0), Form(OUTPUTS * 64, INPUTS, 8, 0)
+    values, scales = weights(form)
+    made = make(sidecar, "layer", form, values, scales)
+    hostile = made.data.clone()
+
+    def fill(out: torch.Tensor) -> None:
+        out.copy_(hostile)
+
+    # Says that it has 64 times the outputs, and as many bytes as that takes or as there are.
+    hostile[32:40] = torch.tensor([wider.outputs]).view(torch.uint8)
+    for size in (wider.bytes("f32"), form.bytes("f32")):
+        hostile[48:56] = torch.tensor([size]).view(torch.uint8)
+        sidecar.make("layer", form.name("f32"), form.bytes("f32"), fill)
+        assert find(sidecar, "layer", form) is None
+    with pytest.raises(CheckFailedError, match="contradicts itself"):
+        attach(torch.nn.Module(), PackedWeights(hostile, None), form, None)
+    with pytest.raises(CheckFailedError, match="packed weights are"):
+        attach(torch.nn.Module(), made, replace(form, outputs=OUTPUTS - 1), None)
 
 
 def test_a_layer_can_be_traced_whole(sidecar: Sidecar) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine.vllm_023 import REQUIREMENT, sources
 from tests.engine.vllm_process import ProcessFailed, run_in_vllm
-from tunan.engine.cpu.registration import ATTENTION_BACKEND
+from tunan.engine.cpu.registration import ATTENTION_BACKEND, ATTENTION_BACKENDS
 from tunan.engine.cpu.switch import VARIABLE
 
 pytestmark = pytest.mark.engine
@@ -29,6 +29,8 @@ def test_our_kernels_come_first_and_vllms_stay_behind_them(tmp_path: Path) -> No
     assert found["mp"][0] == "CpuW4A8LinearKernel"
     assert "Dynamic4bitLinearKernel" in found["mp"]
     assert found["attention"] == ATTENTION_BACKEND
+    assert found["latent"] == [ATTENTION_BACKENDS[name] for name in ("CPU_MLA", "AMX_MLA")]
+    assert found["experts"] == "tunan.engine.cpu.routed_experts"
     assert found["models"] == [OURS, OURS]
     assert found["log"] == []
 
@@ -43,7 +45,8 @@ def test_vllm_023_gets_the_linear_kernels_only(
     found = look(tmp_path / "run")
     assert found["int8"][0] == "CpuInt8LinearKernel"
     assert found["mp"][0] == "CpuW4A8LinearKernel"
-    assert found["attention"].startswith("vllm.")
+    assert all(path.startswith("vllm.") for path in [found["attention"], *found["latent"]])
+    assert found["experts"] is None
     assert found["models"][0] == THEIRS
     assert found["log"] == []
 
@@ -52,6 +55,7 @@ def test_switched_off_everything_is_vllms(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv(VARIABLE, "0")
     found = look(tmp_path)
     assert not any(name.startswith("Cpu") for name in found["int8"] + found["mp"])
+    assert found["experts"] is None
     assert found["models"][0] == THEIRS
     assert found["log"] == []
 

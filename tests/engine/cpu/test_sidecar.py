@@ -1,18 +1,20 @@
 """Packed weights on disk: kept, found again, and refused when they are not what they claim."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.models import write_llama
 from tunan.engine.cpu import packed_file
-from tunan.engine.cpu.packed_file import HEADER_BYTES, PackedWeights
+from tunan.engine.cpu.packed_file import HEADER_BYTES, MAGIC, PackedWeights
 from tunan.engine.cpu.sidecar import FOLDER, Packing, Sidecar
 
 SIZE = 100_000
-PACKING = Packing("linear2v1", 1, 0)
+PACKING = Packing("linear2v1", 1, 0, "vllm 1")
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +32,10 @@ def fill(out: torch.Tensor) -> None:
     out.copy_(torch.arange(out.numel()) % 251)
 
 
+def anything(packed: torch.Tensor) -> bool:
+    return True
+
+
 def never(out: torch.Tensor) -> None:
     raise AssertionError("packed again")
 
@@ -39,7 +45,7 @@ def make(checkpoint: Path, packing: Packing = PACKING) -> PackedWeights:
 
 
 def find(checkpoint: Path, packing: Packing = PACKING) -> PackedWeights | None:
-    return Sidecar.of(checkpoint, packing).find("layers.0.qkv", "w8", SIZE)
+    return Sidecar.of(checkpoint, packing).find("layers.0.qkv", "w8", SIZE, anything)
 
 
 def test_packed_weights_are_found_by_the_next_process(checkpoint: Path) -> None:
@@ -82,18 +88,27 @@ def test_two_that_have_the_same_process_id_do_not_disturb_each_other(checkpoint:
 
 
 @pytest.mark.parametrize(
-    "other", [Packing("linear1v1", 1, 0), Packing("linear2v1", 2, 0), Packing("linear2v1", 2, 1)]
+    "change", [{"layout": "linear1v1"}, {"degree": 2}, {"degree": 2, "rank": 1}], ids=str
 )
-def test_another_layout_or_rank_does_not_find_them(checkpoint: Path, other: Packing) -> None:
+def test_another_layout_or_rank_does_not_find_them(
+    checkpoint: Path, change: dict[str, Any]
+) -> None:
     make(checkpoint)
+    assert find(checkpoint, replace(PACKING, **change)) is None
+
+
+def test_an_engine_that_reads_the_checkpoint_otherwise_does_not_find_them(checkpoint: Path) -> None:
+    made = make(checkpoint)
+    other = replace(PACKING, reading="vllm 2")
     assert find(checkpoint, other) is None
+    assert make(checkpoint, other).path == made.path  # the stale one does not stay beside it
 
 
 def test_another_form_of_the_same_layer_does_not_find_them(checkpoint: Path) -> None:
     make(checkpoint)
     sidecar = Sidecar.of(checkpoint, PACKING)
-    assert sidecar.find("layers.0.qkv", "w4", SIZE) is None
-    assert sidecar.find("layers.0.qkv", "w8", SIZE + 1) is None
+    assert sidecar.find("layers.0.qkv", "w4", SIZE, anything) is None
+    assert sidecar.find("layers.0.qkv", "w8", SIZE + 1, anything) is None
 
 
 def test_a_changed_checkpoint_makes_them_stale(checkpoint: Path) -> None:
@@ -121,7 +136,24 @@ def test_a_truncated_file_is_found_out(checkpoint: Path) -> None:
     assert find(checkpoint) is None
 
 
-def test_a_file_that_is_removed_while_it_is_taken_is_packed_anew(
+def test_a_header_of_nothing_but_brackets_is_found_out(checkpoint: Path) -> None:
+    path = make(checkpoint).path
+    assert path is not None
+    content = path.read_bytes()
+    path.write_bytes(MAGIC + b"[" * (HEADER_BYTES - len(MAGIC)) + content[HEADER_BYTES:])
+    assert find(checkpoint) is None
+
+
+def test_what_a_killed_packing_left_is_swept_up_by_the_next(checkpoint: Path) -> None:
+    path = checkpoint / FOLDER / PACKING.folder / "layers.0.qkv.bin"
+    left = path.with_name("layers.7.qkv.bin.0123456789abcdef.tmp")
+    path.parent.mkdir(parents=True)
+    left.write_bytes(b"half of it")
+    make(checkpoint)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_that_is_removed_while_it_is_taken_stays_mapped(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = packed_file.read
@@ -133,8 +165,33 @@ def test_a_file_that_is_removed_while_it_is_taken_is_packed_anew(
 
     make(checkpoint)
     monkeypatch.setattr(packed_file, "read", read_and_lose)
+    found = find(checkpoint)
+    assert found is not None
+    assert int(found.data[252]) == 1
     assert find(checkpoint) is None
     assert int(make(checkpoint).data[252]) == 1
+
+
+def test_a_file_that_takes_the_place_of_the_one_just_mapped_is_not_trusted_for_it(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = packed_file.read
+
+    def read_and_replace(path: Path, key: str, size: int) -> PackedWeights | None:
+        found = read(path, key, size)
+        damaged = bytearray(path.read_bytes())
+        damaged[-1] ^= 1
+        path.with_suffix(".new").write_bytes(damaged)
+        path.with_suffix(".new").replace(path)
+        return found
+
+    made = make(checkpoint).path
+    assert made is not None
+    os.utime(made)  # not verified yet, as it now is
+    with monkeypatch.context() as while_it_is_read:
+        while_it_is_read.setattr(packed_file, "read", read_and_replace)
+        assert find(checkpoint) is not None
+    assert find(checkpoint) is None
 
 
 def test_a_file_is_hashed_once_for_as_long_as_it_is_unchanged(

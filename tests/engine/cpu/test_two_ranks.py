@@ -1,5 +1,7 @@
-"""Tensor parallelism with our linear kernels: two real ranks on one machine."""
+"""Tensor parallelism with our kernels: two real ranks on one machine."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +16,46 @@ from tunan.engine.cpu.switch import VARIABLE
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
+Run = Callable[[str], dict[str, Any]]
 
-def test_two_ranks_generate_what_vllms_own_kernels_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = quantise(write_llama(tmp_path / "source"), tmp_path / "w8a8", "w8a8")
-    arguments = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
-    question = {"model": str(model), "prompts": prompts(), "arguments": arguments}
-    answers: dict[str, Any] = {}
-    for kernels in ("0", "linear"):
-        monkeypatch.setenv(VARIABLE, kernels)
-        answers[kernels] = run_in_vllm(
-            "tests.engine.cpu.runs:generate", question, tmp_path / kernels
-        )
-    assert answers["linear"]["tokens"] == answers["0"]["tokens"]
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two_ranks")
+    # An output bias, which one rank alone may add.
+    source = write_llama(folder / "source", attention_bias=True)
+    return quantise(source, folder / "w8a8", "w8a8")
+
+
+@pytest.fixture(scope="module")
+def run(model: Path) -> Run:
+    """By switch: the tokens of two ranks, and `said`, their log. One engine a switch."""
+
+    @functools.cache
+    def run_with(switch: str) -> dict[str, Any]:
+        arguments = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+        question = {"model": str(model), "prompts": prompts(), "arguments": arguments}
+        scratch = model.parent / switch
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv(VARIABLE, switch)
+            found: dict[str, Any] = run_in_vllm("tests.engine.cpu.runs:generate", question, scratch)
+        return found | {"said": (scratch / "log").read_text(errors="replace")}
+
+    return run_with
+
+
+def test_fused_layers_generate_what_unfused_ones_do(run: Run) -> None:
+    fused, unfused = run("1"), run("linear,attention")
+    assert fused["said"].count("tunan: decoder layers are fused") == 2
+    assert "decoder layers are fused" not in unfused["said"]
+    assert fused["tokens"] == unfused["tokens"]
+
+
+def test_each_rank_keeps_its_own_packed_weights(model: Path, run: Run) -> None:
+    assert run("1")["tokens"]
     ranks = {path.parent.name for path in (model / FOLDER).rglob("*.bin")}
     assert ranks == {"tp-2-0", "tp-2-1"}
+
+
+def test_linear_layers_generate_what_vllms_own_kernels_do(run: Run) -> None:
+    assert run("linear")["tokens"] == run("0")["tokens"]

@@ -18,9 +18,11 @@ from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackendImpl,
     CPUAttentionMetadata,
     CPUAttentionMetadataBuilder,
+    _get_attn_isa,
 )
 from vllm.v1.kv_cache_interface import KVQuantMode
 
+from tunan.engine.cpu import configured
 from tunan.engine.cpu.log import logger
 from tunan.engine.cpu.process import start_threads
 from tunan.engine.cpu.switch import VARIABLE, Switch
@@ -103,13 +105,15 @@ class CpuAttentionImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self.stock_because = self._gap() or self._preference()
+        gap = self._gap()
+        self.stock_because = gap or self._preference()
         if self.kv_cache_dtype == INT8 and self.stock_because:
             raise UsageError(f"--kv-cache-dtype {INT8} on a CPU: {self.stock_because}")
         if self.stock_because is None:
             start_threads()
         elif _quantised_model() and Switch.from_environment().attention:
-            logger.warning_once("tunan: vLLM's own attention runs: %s", self.stock_because)
+            say = logger.warning_once if gap else logger.info_once
+            say("tunan: vLLM's own attention runs: %s", self.stock_because)
 
     def _gap(self) -> str | None:
         if reason := unavailable_reason():
@@ -134,10 +138,24 @@ class CpuAttentionImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
         return None
 
     def _preference(self) -> str | None:
-        """Unquantised models keep vLLM's kernels, and so the tokens they always had."""
-        if self.kv_cache_dtype == INT8 or _quantised_model():
+        """Unquantised models keep vLLM's kernels, and so the tokens they always had.
+
+        With AMX, vLLM's take half the time of ours over a bfloat16 cache (benchmarks/kv.py). The
+        fused layers need ours, and who names the parts in the switch gets what was named.
+        """
+        if self.kv_cache_dtype == INT8:
             return None
-        return "the model is not quantised"
+        if not _quantised_model():
+            return "the model is not quantised"
+        config = get_current_vllm_config()
+        unfused = next(configured.refusals(config), None)
+        if Switch.from_environment().fused and unfused and self._vllms_has_amx(config):
+            return "it is faster with AMX over a bfloat16 cache"
+        return None
+
+    def _vllms_has_amx(self, config: Any) -> bool:
+        dtype, block_size = config.model_config.dtype, config.cache_config.block_size
+        return bool(_get_attn_isa(dtype, block_size, self.head_size) == "amx")
 
     def cache(self, kv_cache: torch.Tensor) -> PagedKVCache:
         """The layer's KV cache as the kernels see it."""

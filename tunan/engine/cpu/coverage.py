@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
-from tunan.engine import compat
+from tunan.engine.cpu import configured
 from tunan.engine.cpu.attention import CpuAttentionImpl
 from tunan.engine.cpu.packed_linear import packed_of
 
@@ -18,20 +16,7 @@ def refusal(model: Any, vllm_config: Any) -> str | None:
 
 
 def _refusals(model: Any, config: Any) -> Iterator[str]:
-    if config.model_config.quantization is None:
-        yield "the model is not quantised"
-    if config.model_config.dtype not in (torch.bfloat16, torch.float32):
-        yield f"activations are {config.model_config.dtype}"
-    if compat.tensor_parallel()[0] > 1:
-        yield "tensor parallelism adds up between the halves of a layer"
-    if config.parallel_config.pipeline_parallel_size > 1:
-        yield "pipeline parallelism is in use"
-    if config.lora_config is not None:
-        yield "LoRA is in use"
-    if config.speculative_config is not None:
-        yield "speculative decoding is in use"
-    if config.kv_transfer_config is not None:
-        yield "a KV connector is in use"
+    yield from configured.refusals(config)
     for layer in model.model.layers:
         yield from _of_layer(layer)
 

@@ -6,6 +6,7 @@ quantise, down. The same operations in the same order, so the same bits.
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,17 @@ import torch
 from tunan.engine.cpu.packed_linear import PackedLayer, packed_of
 from tunan.kernels import library
 from tunan.kernels.kv_cache import CacheArgument
-from tunan.kernels.layer import FLOAT_TYPES, WeightsArgument, layer_function, step_argument
+from tunan.kernels.layer import (
+    FLOAT_TYPES,
+    StepArgument,
+    WeightsArgument,
+    half_functions,
+    layer_function,
+    step_argument,
+)
+
+# Where a layer's KV cache lies: address, shape, strides.
+CachePlace = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -33,9 +44,18 @@ class Batch:
 
 
 class DecoderLayers:
-    """All decoder layers of a model, called one after another."""
+    """All decoder layers of a model, called one after another.
 
-    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+    `add_up`: of a rank among several, adds up what each has computed of a tensor and returns it.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        dtype: torch.dtype,
+        add_up: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        self._add_up = add_up
         self._layers = list(model.model.layers)
         # vLLM's names of the attention layers.
         self.names = tuple(layer.self_attn.attn.layer_name for layer in self._layers)
@@ -45,8 +65,7 @@ class DecoderLayers:
             for layer, cache in zip(self._layers, self._kept, strict=True)
         ]
         self._caches: list[CacheArgument] = []
-        self._caches_at: int | None = None
-        self._call = layer_function()
+        self._caches_at: list[CachePlace] = []
 
     def __call__(self, hidden: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Runs every layer on the embedded tokens `hidden` [tokens, size].
@@ -66,19 +85,46 @@ class DecoderLayers:
             first=True,
         )
         self._bind_caches()
-        at = ctypes.byref(step)
-        for weights, cache in zip(self._weights, self._caches, strict=True):
-            library.check(self._call(ctypes.byref(weights), ctypes.byref(cache), at))
-            step.first_layer = 0
+        if self._add_up is None:
+            self._run_whole(step)
+        else:
+            hidden = self._run_in_halves(step, hidden, self._add_up)
         return hidden, residual
 
+    def _run_whole(self, step: StepArgument) -> None:
+        layer, at = layer_function(), ctypes.byref(step)
+        for weights, cache in zip(self._weights, self._caches, strict=True):
+            library.check(layer(ctypes.byref(weights), ctypes.byref(cache), at))
+            step.first_layer = 0
+
+    def _run_in_halves(
+        self,
+        step: StepArgument,
+        hidden: torch.Tensor,
+        add_up: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Returns what `step.hidden` points to in the end: adding up may give a new tensor."""
+        (attention, mlp), at = half_functions(), ctypes.byref(step)
+        for weights, cache in zip(self._weights, self._caches, strict=True):
+            library.check(attention(ctypes.byref(weights), ctypes.byref(cache), at))
+            hidden = add_up(hidden).contiguous()
+            step.hidden, step.first_layer = hidden.data_ptr(), 0
+            library.check(mlp(ctypes.byref(weights), at))
+            hidden = add_up(hidden).contiguous()
+            step.hidden = hidden.data_ptr()
+        return hidden
+
     def _bind_caches(self) -> None:
-        """vLLM binds the caches after loading, and may bind others later."""
-        first = self._layers[0].self_attn.attn.kv_cache.data_ptr()
-        if first != self._caches_at:
-            attentions = [layer.self_attn.attn for layer in self._layers]
+        """vLLM binds the caches after loading, and may bind others later, of any layer."""
+        attentions = [layer.self_attn.attn for layer in self._layers]
+        places = [_place(attention.kv_cache) for attention in attentions]
+        if places != self._caches_at:
             self._caches = [a.impl.cache(a.kv_cache).argument() for a in attentions]
-            self._caches_at = first
+            self._caches_at = places
+
+
+def _place(cache: torch.Tensor) -> CachePlace:
+    return cache.data_ptr(), tuple(cache.shape), cache.stride()
 
 
 def _rotary_cache(layer: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -96,7 +142,8 @@ def _weights(layer: Any, cos_sin: torch.Tensor, dtype: torch.dtype) -> WeightsAr
         qkv.packed.data.data_ptr(),
         _pointer(qkv.bias),
         output.packed.data.data_ptr(),
-        _pointer(output.bias),
+        # What the ranks have is added up: one of them adds the bias.
+        _pointer(output.bias if attention.o_proj.tp_rank == 0 else None),
         gate_up.packed.data.data_ptr(),
         down.packed.data.data_ptr(),
         cos_sin.data_ptr(),

@@ -46,7 +46,7 @@ def quantise(head: Any, sidecar: Sidecar) -> None:
     if packed is None:
         values, scales = _rounded(head.weight.detach())
         packed = packed_linear.make(sidecar, "lm_head.int8", form, values, scales)
-    packed_linear.attach(head, packed, None)
+    packed_linear.attach(head, packed, form, None)
     head.quant_method = Int8Head()
     head.cpu_linear = None  # vLLM's own repacked copy
 

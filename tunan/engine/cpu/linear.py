@@ -49,10 +49,11 @@ class PackingKernel:
         start_threads()
         weight, scales = (getattr(layer, name) for name in self.loaded_names[:2])
         self.find(layer)
+        form = self.form(layer)
         packed = self._found or packed_linear.make(
-            self.sidecar, layer.prefix, self.form(layer), weight.data, scales.data
+            self.sidecar, layer.prefix, form, weight.data, scales.data
         )
-        packed_linear.attach(layer, packed, getattr(layer, "bias", None))
+        packed_linear.attach(layer, packed, form, getattr(layer, "bias", None))
         self._found = None
         for name in self.loaded_names:
             empty = torch.empty(0, dtype=weight.dtype)

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from vllm.distributed import tensor_model_parallel_all_reduce
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.models import llama, qwen2
 
+from tunan.engine import compat
 from tunan.engine.cpu import head
 from tunan.engine.cpu.coverage import refusal
 from tunan.engine.cpu.decoder import Batch, DecoderLayers
@@ -42,7 +44,8 @@ class FusedForward:
         """vLLM calls it last: all layers are packed by now, or never will be."""
         reason = refusal(self, self._vllm_config)
         if reason is None:
-            self._decoder = DecoderLayers(self, self._vllm_config.model_config.dtype)
+            add_up = tensor_model_parallel_all_reduce if compat.tensor_parallel()[0] > 1 else None
+            self._decoder = DecoderLayers(self, self._vllm_config.model_config.dtype, add_up)
             hush_openmp()
         how = "are fused" if reason is None else f"are vLLM's own: {reason}"
         sidecar = sidecar_of(self._vllm_config)

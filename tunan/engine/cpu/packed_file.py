@@ -6,12 +6,13 @@ open it share its pages with the page cache and with each other.
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import json
 import mmap
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 
 MAGIC = b"TUNANPK1"
 HEADER_BYTES = 4096
+_UNFINISHED = ".tmp"
 
 # Fills a tensor of uint8 with packed weights.
 Pack = Callable[[torch.Tensor], None]
@@ -29,14 +31,15 @@ Pack = Callable[[torch.Tensor], None]
 class PackedWeights:
     """Packed weights `data` [bytes] uint8, not to be written to.
 
-    `owner` keeps the memory alive; `path` is the file they are mapped from, if any, and
-    `sha256` what its header says that they hash to.
+    `owner` keeps the memory alive; `path` is the file they are mapped from, if any, `sha256` what
+    its header says that they hash to, and `status` that of the file that was opened.
     """
 
     data: torch.Tensor
     owner: object
     path: Path | None = None
     sha256: str = ""
+    status: os.stat_result | None = None
 
     @property
     def content(self) -> memoryview:
@@ -66,16 +69,16 @@ def write(path: Path, key: str, size: int, pack: Pack) -> PackedWeights:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not named after the process: those of two containers may have the same number.
-    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}{_UNFINISHED}")
     try:
-        with unfinished.open("xb", buffering=0) as file:
+        with _among_writers(path.parent), unfinished.open("xb", buffering=0) as file:
             # Written in one piece, not through a mapping: so the page cache holds it in large
             # pieces, which the kernel (where it can) maps with huge pages.
             packed = in_memory(size, pack)
             for part in (_header(key, size, packed.hash()), packed.content):
                 _write_all(file, part)
             os.fsync(file.fileno())
-        unfinished.rename(path)
+            unfinished.rename(path)
     except BaseException:
         with contextlib.suppress(OSError):
             unfinished.unlink()
@@ -91,16 +94,33 @@ def read(path: Path, key: str, size: int) -> PackedWeights | None:
     try:
         with path.open("rb") as file:
             header = _parse(file.read(HEADER_BYTES))
-            whole = os.fstat(file.fileno()).st_size == HEADER_BYTES + size
-            if not whole or header.get("key") != key:
+            status = os.fstat(file.fileno())
+            if status.st_size != HEADER_BYTES + size or header.get("key") != key:
                 return None
             # Private, so that PyTorch takes it as writable; nobody writes, so pages stay shared.
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # the last from a header that is all brackets
         return None
     _ask_for_huge_pages(memory)
     data = torch.frombuffer(memory, dtype=torch.uint8, offset=HEADER_BYTES)
-    return PackedWeights(data, memory, path, str(header.get("sha256", "")))
+    return PackedWeights(data, memory, path, str(header.get("sha256", "")), status)
+
+
+@contextlib.contextmanager
+def _among_writers(folder: Path) -> Iterator[None]:
+    """Holds a lock that writers share; who finds none of them sweeps up what killed ones left."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # Where a file system has no locks, nothing is swept.
+        with contextlib.suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in folder.glob(f"*{_UNFINISHED}"):
+                left.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _write_all(file: FileIO, part: bytes | memoryview) -> None:

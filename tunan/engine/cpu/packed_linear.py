@@ -7,6 +7,7 @@ import torch
 
 from tunan.engine.cpu.packed_file import PackedWeights
 from tunan.engine.cpu.sidecar import Sidecar
+from tunan.errors import CheckFailedError
 from tunan.kernels import linear as kernels
 
 # Where a module of vLLM carries its packed layer.
@@ -74,6 +75,22 @@ class Form:
         """Names what is packed and how."""
         return f"{self.outputs}x{self.inputs} w{self.bits} g{self.group} {scale}"
 
+    def read(self, data: torch.Tensor) -> kernels.PackedLinear:
+        """Packed bytes of this form. Raises CheckFailedError if they say that they are not."""
+        packed = kernels.read_packed(data)
+        found = Form(packed.outputs, packed.inputs, packed.bits, packed.group)
+        if found != self:
+            raise CheckFailedError(f"packed weights are {found}, not {self}")
+        return packed
+
+    def fits(self, data: torch.Tensor) -> bool:
+        """Whether `read` takes them."""
+        try:
+            self.read(data)
+        except CheckFailedError:
+            return False
+        return True
+
 
 def packed_of(module: Any) -> PackedLayer | None:
     """The packed layer that a module of vLLM carries, if it does."""
@@ -81,17 +98,17 @@ def packed_of(module: Any) -> PackedLayer | None:
     return found if isinstance(found, PackedLayer) else None
 
 
-def attach(module: Any, weights: PackedWeights, bias: torch.Tensor | None) -> None:
-    """Makes `module` carry a packed layer."""
+def attach(module: Any, weights: PackedWeights, form: Form, bias: torch.Tensor | None) -> None:
+    """Makes `module` carry a packed layer. Raises CheckFailedError if it is not of `form`."""
     typed = None if bias is None else bias.detach().float().contiguous()
-    layer = PackedLayer(weights, kernels.read_packed(weights.data), typed)
+    layer = PackedLayer(weights, form.read(weights.data), typed)
     setattr(module, _ATTRIBUTE, layer)
 
 
 def find(sidecar: Sidecar, name: str, form: Form) -> PackedWeights | None:
     """The layer's packed weights from an earlier start."""
     for scale in _SCALE_TYPES if form.group else ("f32",):
-        found = sidecar.find(name, form.name(scale), form.bytes(scale))
+        found = sidecar.find(name, form.name(scale), form.bytes(scale), form.fits)
         if found is not None:
             return found
     return None

@@ -2,6 +2,8 @@
 
 import ctypes
 import functools
+import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -49,13 +51,23 @@ def bound_cpus(threads: int, environment: Mapping[str, str] = os.environ) -> tup
 
 def sidecar_of(vllm_config: Any) -> Sidecar:
     """The packed weights of the configured checkpoint for this rank."""
-    degree, rank = compat.tensor_parallel()
+    packing = Packing(layout_key(), *compat.tensor_parallel(), _reading(vllm_config.model_config))
     if vllm_config.speculative_config is not None:
         # A draft model's layers have the main model's names and are built under its configuration.
-        return Sidecar("", Packing(layout_key(), degree, rank), ())
-    return _sidecar(str(vllm_config.model_config.model), degree, rank)
+        return Sidecar("", packing, ())
+    return _sidecar(str(vllm_config.model_config.model), packing)
+
+
+def _reading(model_config: Any) -> str:
+    """The engine's version, and a hash of what it was told of the quantisation: by the
+    checkpoint, or by `--hf-overrides`, which no file of the checkpoint knows of."""
+    from vllm import __version__
+
+    told = getattr(model_config.hf_config, "quantization_config", None)
+    text = json.dumps(told, sort_keys=True, default=str)
+    return f"vllm {__version__} {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 @functools.cache
-def _sidecar(checkpoint: str, degree: int, rank: int) -> Sidecar:
-    return Sidecar.of(Path(checkpoint), Packing(layout_key(), degree, rank))
+def _sidecar(checkpoint: str, packing: Packing) -> Sidecar:
+    return Sidecar.of(Path(checkpoint), packing)

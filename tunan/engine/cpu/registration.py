@@ -1,4 +1,4 @@
-"""Puts the CPU kernels into vLLM's registries: linear kernels, attention backend, model classes.
+"""Puts the CPU kernels into vLLM's registries: linear kernels, experts, attention, model classes.
 
 Checked against vLLM 0.32.0 and 0.23.0. What a version lacks is left out: 0.23 has no hook
 for a KV cache of another size, so there only the linear kernels are registered.
@@ -10,6 +10,11 @@ from tunan.engine.cpu.amx import ask_for_tiles
 from tunan.engine.cpu.switch import Switch
 
 ATTENTION_BACKEND = "tunan.engine.cpu.attention.CpuAttentionBackend"
+ATTENTION_BACKENDS = {
+    "CPU_ATTN": ATTENTION_BACKEND,
+    "CPU_MLA": "tunan.engine.cpu.mla.CpuMlaBackend",
+    "AMX_MLA": "tunan.engine.cpu.mla.AmxMlaBackend",
+}
 MODELS = {
     "LlamaForCausalLM": "tunan.engine.cpu.models:LlamaForCausalLM",
     "Qwen2ForCausalLM": "tunan.engine.cpu.models:Qwen2ForCausalLM",
@@ -19,8 +24,8 @@ MODELS = {
 def register() -> None:
     """Registers what the switch asks for, once. Logs one line if there are no kernels.
 
-    The attention backend is registered whatever the switch says: with its part off it runs
-    vLLM's kernels, and says what is wrong with an int8 KV cache, which vLLM's take for fp8.
+    The attention backends are registered whatever the switch says: with their part off they run
+    vLLM's kernels, and say what is wrong with an int8 KV cache, which vLLM's take for fp8.
     Raises UsageError for a `TUNAN_CPU_KERNELS` that means nothing.
     """
     from vllm.platforms import current_platform
@@ -41,6 +46,7 @@ def register() -> None:
             _register_attention()
         if switch.linear:
             _register_linear_kernels()
+            _register_experts()
         if switch.fused and _has_cache_hooks():
             _register_models()
     except (ImportError, AttributeError) as error:
@@ -65,6 +71,19 @@ def _register_linear_kernels() -> None:
             known.insert(0, known.pop())
 
 
+def _register_experts() -> None:
+    try:
+        from vllm.model_executor.custom_op import op_registry_oot
+        from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+    except ImportError:  # 0.23, where the layer cannot be replaced
+        return
+    from tunan.engine.cpu.routed_experts import CpuRoutedExperts
+
+    # One that another plugin has put there stays.
+    if RoutedExperts.__name__ not in op_registry_oot:
+        RoutedExperts.register_oot(CpuRoutedExperts)
+
+
 def _has_cache_hooks() -> bool:
     from vllm.v1.attention.backend import AttentionBackend
 
@@ -74,8 +93,10 @@ def _has_cache_hooks() -> bool:
 def _register_attention() -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-    if AttentionBackendEnum.CPU_ATTN.get_path() != ATTENTION_BACKEND:
-        register_backend(AttentionBackendEnum.CPU_ATTN, ATTENTION_BACKEND)
+    for name, path in ATTENTION_BACKENDS.items():
+        backend = getattr(AttentionBackendEnum, name)
+        if backend.get_path() != path:
+            register_backend(backend, path)
 
 
 def _register_models() -> None:

@@ -6,11 +6,13 @@ checkpoint, for this layout and rank, and if its content has the hash in its hea
 checked once, and again whenever the file has changed since.
 """
 
-import contextlib
 import hashlib
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
+
+import torch
 
 from tunan.engine.cpu import packed_file
 from tunan.engine.cpu.identity import checkpoint_identity
@@ -26,11 +28,13 @@ FOLDER = ".tunan"
 @dataclass(frozen=True)
 class Packing:
     """What packed weights depend on besides the weights: the kernels' layout (which names the
-    kind of instruction set and a version) and the tensor-parallel rank."""
+    kind of instruction set and a version), the tensor-parallel rank, and `reading`, whatever else
+    decides how the engine understands the checkpoint."""
 
     layout: str
     degree: int
     rank: int
+    reading: str
 
     @property
     def folder(self) -> Path:
@@ -67,17 +71,19 @@ class Sidecar:
             identity, packing, (checkpoint / FOLDER / packing.folder, cache / packing.folder)
         )
 
-    def find(self, layer: str, form: str, size: int) -> PackedWeights | None:
+    def find(
+        self, layer: str, form: str, size: int, fits: Callable[[torch.Tensor], bool]
+    ) -> PackedWeights | None:
         """The verified packed weights of `layer`, mapped; None if they are yet to be made.
 
-        `form` names what was packed how: bits, group, type of the scales.
+        `form` names what was packed how: bits, group, type of the scales. `fits` says whether the
+        packed bytes are what they should be by their own account.
         """
         for place in self.places:
             found = packed_file.read(place / f"{layer}.bin", self._key(layer, form), size)
-            with contextlib.suppress(OSError):  # removed since it was mapped
-                if found is not None and self._verified(place, found):
-                    self.mapped += 1
-                    return found
+            if found is not None and fits(found.data) and self._verified(place, found):
+                self.mapped += 1
+                return found
         return None
 
     def make(self, layer: str, form: str, size: int, pack: Pack) -> PackedWeights:
@@ -89,8 +95,7 @@ class Sidecar:
                 written = packed_file.write(path, self._key(layer, form), size, pack)
             except OSError:
                 continue
-            with contextlib.suppress(OSError):  # removed since: what is mapped stays
-                self._verified(place, written, known_good=True)
+            self._verified(place, written, known_good=True)
             return written
         self.unkept += 1
         return packed_file.in_memory(size, pack)
@@ -103,8 +108,7 @@ class Sidecar:
         return text
 
     def _key(self, layer: str, form: str) -> str:
-        packing = [self.packing.layout, self.packing.degree, self.packing.rank]
-        text = json.dumps([self.identity, packing, layer, form])
+        text = json.dumps([self.identity, astuple(self.packing), layer, form])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _verified(self, place: Path, weights: PackedWeights, known_good: bool = False) -> bool:
@@ -116,7 +120,7 @@ class Sidecar:
             record = VerifiedBlocks.of(place, self.packing.degree, self.packing.rank)
             self._records[place] = record
         block = PlannedBlock(path.resolve(), weights.sha256, weights.data.numel(), (), True)
-        if record.holds(block):
+        if record.holds(block, weights.status):
             return True
         if not known_good and weights.hash() != weights.sha256:
             return False

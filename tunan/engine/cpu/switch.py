@@ -12,7 +12,7 @@ PARTS = ("linear", "attention", "fused", "head")
 
 @dataclass(frozen=True)
 class Switch:
-    """`linear`: W8A8 and W4A8 layers; `attention`: our attention and the int8 KV cache;
+    """`linear`: W8A8 and W4A8 layers and experts; `attention`: our attention and the int8 KV cache;
     `fused`: whole decoder layers in one call, which needs the other two; `head`: an int8 head
     made while loading, which only those who ask get."""
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "guard.h"
 #include "pool.h"
 #include "status.h"
 
@@ -11,14 +12,18 @@ TUNAN_API void tunan_advise_huge_pages(void* data, int64_t bytes) {
 }
 
 // Reads `bytes` (a multiple of 8) with all threads, and does nothing with them but to return their
-// exclusive or: what memory allows, for benchmarks to compare with.
+// exclusive or: what memory allows, for benchmarks to compare with. 0 if there can be no threads
+// (tunan_last_error).
 TUNAN_API uint64_t tunan_read_memory(const uint64_t* data, int64_t bytes) {
     constexpr int64_t words_a_chunk = 1 << 15;
     std::atomic<uint64_t> all{0};
-    tunan::parallel_for(bytes / 8, words_a_chunk, [&](int64_t begin, int64_t end, int) {
-        uint64_t together = 0;
-        for (int64_t i = begin; i < end; i++) together ^= data[i];
-        all.fetch_xor(together, std::memory_order_relaxed);
+    tunan::guarded([&] {
+        tunan::parallel_for(bytes / 8, words_a_chunk, [&](int64_t begin, int64_t end, int) {
+            uint64_t together = 0;
+            for (int64_t i = begin; i < end; i++) together ^= data[i];
+            all.fetch_xor(together, std::memory_order_relaxed);
+        });
+        return tunan::kOk;
     });
     return all.load();
 }

@@ -43,7 +43,7 @@ class Scratch {
 
     // At least `bytes`, contents undefined; null if there is no memory.
     void* get(size_t bytes) {
-        if (bytes > capacity_) {
+        if (!data_ || bytes > capacity_) {
             std::free(data_);
             data_ = allocate_aligned(bytes);
             capacity_ = data_ ? bytes : 0;

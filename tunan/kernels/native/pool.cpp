@@ -9,10 +9,12 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
-#include <system_error>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "guard.h"
 #include "isa.h"
 #include "memory.h"
 
@@ -25,6 +27,12 @@ struct Settings {
     int threads = 1;
     std::vector<int> cpus;
     std::chrono::microseconds spin{0};
+};
+
+struct NoThreads : std::runtime_error {
+    explicit NoThreads(int more)
+        : std::runtime_error("the system does not allow " + std::to_string(more) +
+                             " threads more") {}
 };
 
 // Until `done()`, or the time is over; says which.
@@ -47,9 +55,9 @@ class Pool {
             for (int worker = 1; worker < settings_.threads; worker++) {
                 threads_.emplace_back([this, worker] { work(worker); });
             }
-        } catch (const std::system_error&) {
+        } catch (const std::exception&) {
             end_threads();
-            throw;
+            throw NoThreads(settings_.threads - 1);
         }
     }
 
@@ -154,19 +162,38 @@ class Pool {
 thread_local bool Pool::inside_a_loop = false;
 
 // Never destroyed at exit: a daemon thread of the caller's may still run a loop.
-Pool* current = new Pool(Settings{});
+std::atomic<Pool*> current{new Pool(Settings{})};
 
-// The parent's threads do not exist in the child and its locks may be held by them: the child
-// leaves that pool as it lies and starts another.
-void replace_after_fork() { current = new Pool(Settings{current->settings()}); }
-
-// Threads are not to be made inside a fork handler; the first loop of the child makes them.
+// Whether `current` is the parent's, whose threads do not exist here and whose locks they may hold:
+// it is left as it lies, and replaced by the first loop, since threads are not to be made inside a
+// fork handler.
 std::atomic<bool> forked{false};
-const int registered = pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
 
+// Held while `current` is replaced, and over fork(), so that the child finds it free.
+std::mutex replacing;
+const int registered = pthread_atfork([] { replacing.lock(); }, [] { replacing.unlock(); },
+                                      [] {
+                                          forked.store(true);
+                                          replacing.unlock();
+                                      });
+
+// Throws NoThreads in a forked child that is allowed none; the next call tries again.
 Pool& pool() {
-    if (forked.load(std::memory_order_relaxed) && forked.exchange(false)) replace_after_fork();
-    return *current;
+    if (forked.load(std::memory_order_acquire)) {
+        const std::lock_guard<std::mutex> lock(replacing);
+        if (forked.load(std::memory_order_relaxed)) {
+            current.store(new Pool(Settings{current.load()->settings()}));
+            forked.store(false, std::memory_order_release);
+        }
+    }
+    return *current.load(std::memory_order_acquire);
+}
+
+void replace_pool(Settings settings) {
+    const std::lock_guard<std::mutex> lock(replacing);
+    Pool* const fresh = new Pool(std::move(settings));
+    Pool* const old = current.exchange(fresh);
+    if (!forked.exchange(false)) delete old;
 }
 
 }  // namespace
@@ -175,7 +202,7 @@ void run_loop(int64_t tasks, int64_t grain, LoopBody body, void* context) {
     if (tasks > 0) pool().run(tasks, grain > 0 ? grain : 1, body, context);
 }
 
-int pool_threads() { return pool().settings().threads; }
+int pool_threads() { return current.load(std::memory_order_acquire)->settings().threads; }
 
 }  // namespace tunan
 
@@ -185,23 +212,17 @@ TUNAN_API int tunan_pool_configure(int threads, const int* cpus, int spin_us) {
         return fail(kBadArgument, "%d is no number of threads", threads);
     if (spin_us < 0)
         return fail(kBadArgument, "spinning for %d microseconds is not possible", spin_us);
-    Settings settings;
-    settings.threads = threads;
-    settings.spin = std::chrono::microseconds(spin_us);
-    for (int i = 0; cpus && i < threads; i++) {
+    for (int i = 0; cpus && i < threads; i++)
         if (cpus[i] < 0 || cpus[i] >= CPU_SETSIZE)
             return fail(kBadArgument, "%d is no CPU", cpus[i]);
-        settings.cpus.push_back(cpus[i]);
-    }
-    try {
-        Pool* fresh = new Pool(std::move(settings));
-        Pool& old = pool();
-        current = fresh;
-        delete &old;
-    } catch (const std::system_error&) {
-        return fail(kOutOfMemory, "the system does not allow %d threads more", threads - 1);
-    }
-    return kOk;
+    return guarded([&] {
+        Settings settings;
+        settings.threads = threads;
+        settings.spin = std::chrono::microseconds(spin_us);
+        if (cpus) settings.cpus.assign(cpus, cpus + threads);
+        replace_pool(std::move(settings));
+        return kOk;
+    });
 }
 
 TUNAN_API int tunan_pool_threads() { return tunan::pool_threads(); }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention/kernels.h"
+#include "guard.h"
 #include "isa.h"
 #include "memory.h"
 #include "pool.h"
@@ -22,6 +23,8 @@ namespace {
 // Rows that share one pass over the keys: enough to pay for it, few enough for the L1 cache.
 constexpr int kRows = 32;
 constexpr int kMostHeads = 64;
+// Of a sequence: positions rounded up to a block or a part still fit 32 bits.
+constexpr int kMostTokens = 1 << 30;
 // Contexts are split while there are fewer units than this a thread.
 constexpr int kUnitsPerThread = 4;
 
@@ -76,6 +79,9 @@ Status check_sequence(const AttentionCall& call, const PagedCache& cache, int i)
     if (length < end - begin)
         return fail(kBadArgument, "attention: sequence %d is %d tokens long but has %d queries", i,
                     length, end - begin);
+    if (length > kMostTokens)
+        return fail(kBadArgument, "attention: sequence %d is %d tokens long; at most %d", i, length,
+                    kMostTokens);
     const int blocks = (length + cache.block_size - 1) / cache.block_size;
     if (blocks > call.table_width)
         return fail(kBadArgument, "attention: sequence %d needs %d blocks, its table has %d", i,
@@ -239,5 +245,5 @@ Status attend(const AttentionCall& call, const PagedCache& cache) {
 }  // namespace tunan
 
 TUNAN_API int tunan_attention(const tunan::AttentionCall* call, const tunan::PagedCache* cache) {
-    return tunan::attend(*call, *cache);
+    return tunan::guarded([&] { return tunan::attend(*call, *cache); });
 }

@@ -45,8 +45,14 @@ Status check_cache(const PagedCache& cache) {
     if (reinterpret_cast<uintptr_t>(cache.data) % 4)
         return fail(kBadArgument, "cache: it does not start at a multiple of 4 bytes");
     if (cache.blocks == 0) return kOk;
-    const int64_t end = (cache.blocks - 1) * cache.block_stride +
-                        (cache.heads - 1) * cache.head_stride + region_bytes(cache);
+    int64_t blocks, heads, end;
+    if (__builtin_mul_overflow(cache.blocks - 1, cache.block_stride, &blocks) ||
+        __builtin_mul_overflow(cache.heads - 1, cache.head_stride, &heads) ||
+        __builtin_add_overflow(blocks, heads, &end) ||
+        __builtin_add_overflow(end, region_bytes(cache), &end))
+        return fail(kBadArgument, "cache: %d blocks %lld bytes apart, %d heads %lld bytes apart",
+                    cache.blocks, static_cast<long long>(cache.block_stride), cache.heads,
+                    static_cast<long long>(cache.head_stride));
     if (!cache.data || end > cache.bytes)
         return fail(kBadArgument,
                     "cache: its last block ends at byte %lld, but it has %lld; check the block "

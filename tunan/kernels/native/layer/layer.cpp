@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "guard.h"
 #include "linear/linear.h"
 #include "memory.h"
 #include "norm/norm.h"
@@ -48,29 +49,31 @@ struct Buffers {
 
 class Layer {
   public:
-    Layer(const LayerWeights& weights, const PagedCache& cache, const LayerStep& step)
+    Layer(const LayerWeights& weights, const LayerStep& step)
         : w_(weights),
-          cache_(cache),
           step_(step),
           type_(static_cast<FloatType>(weights.type)),
           attended_(static_cast<int64_t>(weights.heads) * weights.head_size),
           keys_(static_cast<int64_t>(weights.key_heads) * weights.head_size) {}
 
-    Status run() {
-        if (const Status status = check()) return status;
+    Status attention(const PagedCache& cache) {
+        if (const Status status = check_attention(cache)) return status;
+        if (const Status status = prepare()) return status;
         if (step_.tokens == 0) return kOk;
-        if (!buffers_.get(w_, step_.tokens))
-            return fail(kOutOfMemory, "decoder layer: no memory for %d tokens", step_.tokens);
         if (const Status status = norm(w_.input_norm, step_.first_layer != 0)) return status;
         if (const Status status = project(w_.qkv, w_.hidden, w_.qkv_bias, buffers_.wide, qkv()))
             return status;
-        if (const Status status = rotate_and_write_keys()) return status;
-        if (const Status status = attend_to_cache()) return status;
+        if (const Status status = rotate_and_write_keys(cache)) return status;
+        if (const Status status = attend_to(cache)) return status;
         quantize_rows(buffers_.attention, type_, attended_, step_.tokens, attended_,
                       buffers_.values, buffers_.scales, buffers_.sums);
-        if (const Status status =
-                project(w_.output, attended_, w_.output_bias, step_.hidden, w_.hidden))
-            return status;
+        return project(w_.output, attended_, w_.output_bias, step_.hidden, w_.hidden);
+    }
+
+    Status mlp() {
+        if (const Status status = check_mlp()) return status;
+        if (const Status status = prepare()) return status;
+        if (step_.tokens == 0) return kOk;
         if (const Status status = norm(w_.post_norm, false)) return status;
         if (const Status status =
                 project(w_.gate_up, w_.hidden, nullptr, buffers_.wide, 2 * w_.intermediate))
@@ -79,35 +82,44 @@ class Layer {
         return project(w_.down, w_.intermediate, nullptr, step_.hidden, w_.hidden);
     }
 
+    Status check_mlp() const {
+        if (const Status status = check()) return status;
+        if (const Status status =
+                check_weight(w_.gate_up, "gate_up", 2 * int64_t{w_.intermediate}, w_.hidden))
+            return status;
+        return check_weight(w_.down, "down", w_.hidden, w_.intermediate);
+    }
+
   private:
     int64_t qkv() const { return attended_ + 2 * keys_; }
+
+    Status prepare() {
+        if (step_.tokens < 0) return fail(kBadArgument, "decoder layer: %d tokens", step_.tokens);
+        if (step_.tokens > 0 && !buffers_.get(w_, step_.tokens))
+            return fail(kOutOfMemory, "decoder layer: no memory for %d tokens", step_.tokens);
+        return kOk;
+    }
 
     Status check() const {
         if (type_ != FloatType::f32 && type_ != FloatType::bf16)
             return fail(kBadArgument, "decoder layer: activations of type %d; use f32 or bf16",
                         w_.type);
         if (w_.hidden < 1 || w_.intermediate < 1 || w_.heads < 1 || w_.key_heads < 1 ||
-            w_.heads % w_.key_heads || step_.tokens < 0)
+            w_.heads % w_.key_heads)
             return fail(kBadArgument,
                         "decoder layer: hidden %d, intermediate %d, %d heads and %d of keys",
                         w_.hidden, w_.intermediate, w_.heads, w_.key_heads);
-        if (cache_.heads != w_.key_heads || cache_.head_size != w_.head_size || cache_.rope_size)
+        return kOk;
+    }
+
+    Status check_attention(const PagedCache& cache) const {
+        if (const Status status = check()) return status;
+        if (cache.heads != w_.key_heads || cache.head_size != w_.head_size || cache.rope_size)
             return fail(kBadArgument,
                         "decoder layer: %d key heads of %d for a cache of %d heads of %d",
-                        w_.key_heads, w_.head_size, cache_.heads, cache_.head_size);
-        const struct {
-            const char* name;
-            const void* packed;
-            int64_t outputs, inputs;
-        } needed[] = {{"qkv", w_.qkv, qkv(), w_.hidden},
-                      {"output", w_.output, w_.hidden, attended_},
-                      {"gate_up", w_.gate_up, 2 * int64_t{w_.intermediate}, w_.hidden},
-                      {"down", w_.down, w_.hidden, w_.intermediate}};
-        for (const auto& weight : needed)
-            if (const Status status =
-                    check_weight(weight.packed, weight.name, weight.outputs, weight.inputs))
-                return status;
-        return kOk;
+                        w_.key_heads, w_.head_size, cache.heads, cache.head_size);
+        if (const Status status = check_weight(w_.qkv, "qkv", qkv(), w_.hidden)) return status;
+        return check_weight(w_.output, "output", w_.hidden, attended_);
     }
 
     static Status check_weight(const void* packed, const char* name, int64_t outputs,
@@ -163,7 +175,7 @@ class Layer {
 
     char* part(int64_t element) const { return buffers_.wide + element * float_bytes(type_); }
 
-    Status rotate_and_write_keys() {
+    Status rotate_and_write_keys(const PagedCache& cache) {
         Rotation rotation{};
         rotation.query = part(0);
         rotation.key = part(attended_);
@@ -180,10 +192,10 @@ class Layer {
         rotation.neox = w_.neox;
         const CacheWrite write = {
             part(attended_), part(attended_ + keys_), step_.slots, qkv(), qkv(), w_.type};
-        return tunan::rotate_and_write(&rotation, &write, &cache_, step_.tokens);
+        return tunan::rotate_and_write(&rotation, &write, &cache, step_.tokens);
     }
 
-    Status attend_to_cache() {
+    Status attend_to(const PagedCache& cache) {
         AttentionCall call{};
         call.query = part(0);
         call.query_token_stride = qkv();
@@ -201,11 +213,10 @@ class Layer {
         call.scale = w_.scale;
         call.window = w_.window;
         call.causal = 1;
-        return attend(call, cache_);
+        return attend(call, cache);
     }
 
     const LayerWeights& w_;
-    const PagedCache& cache_;
     const LayerStep& step_;
     FloatType type_;
     int64_t attended_, keys_;  // elements of all query heads, of all key heads
@@ -214,13 +225,34 @@ class Layer {
 
 }  // namespace
 
+Status attention_half(const LayerWeights& weights, const PagedCache& cache, const LayerStep& step) {
+    return Layer(weights, step).attention(cache);
+}
+
+Status mlp_half(const LayerWeights& weights, const LayerStep& step) {
+    return Layer(weights, step).mlp();
+}
+
 Status decoder_layer(const LayerWeights& weights, const PagedCache& cache, const LayerStep& step) {
-    return Layer(weights, cache, step).run();
+    Layer layer(weights, step);
+    // Before the first half changes anything.
+    if (const Status status = layer.check_mlp()) return status;
+    if (const Status status = layer.attention(cache)) return status;
+    return layer.mlp();
 }
 
 }  // namespace tunan
 
 TUNAN_API int tunan_decoder_layer(const tunan::LayerWeights* weights,
                                   const tunan::PagedCache* cache, const tunan::LayerStep* step) {
-    return tunan::decoder_layer(*weights, *cache, *step);
+    return tunan::guarded([&] { return tunan::decoder_layer(*weights, *cache, *step); });
+}
+
+TUNAN_API int tunan_attention_half(const tunan::LayerWeights* weights,
+                                   const tunan::PagedCache* cache, const tunan::LayerStep* step) {
+    return tunan::guarded([&] { return tunan::attention_half(*weights, *cache, *step); });
+}
+
+TUNAN_API int tunan_mlp_half(const tunan::LayerWeights* weights, const tunan::LayerStep* step) {
+    return tunan::guarded([&] { return tunan::mlp_half(*weights, *step); });
 }

@@ -51,7 +51,16 @@ struct LayerStep {
 
 Status decoder_layer(const LayerWeights& weights, const PagedCache& cache, const LayerStep& step);
 
+// The same in two calls, for tensor parallelism: weights are a rank's share, and after each call
+// the ranks' `hidden` are to be added up. The first ends with the output projection, the second
+// begins with the norm of hidden + residual.
+Status attention_half(const LayerWeights& weights, const PagedCache& cache, const LayerStep& step);
+Status mlp_half(const LayerWeights& weights, const LayerStep& step);
+
 }  // namespace tunan
 
 TUNAN_API int tunan_decoder_layer(const tunan::LayerWeights* weights,
                                   const tunan::PagedCache* cache, const tunan::LayerStep* step);
+TUNAN_API int tunan_attention_half(const tunan::LayerWeights* weights,
+                                   const tunan::PagedCache* cache, const tunan::LayerStep* step);
+TUNAN_API int tunan_mlp_half(const tunan::LayerWeights* weights, const tunan::LayerStep* step);

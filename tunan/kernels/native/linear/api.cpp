@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "guard.h"
 #include "linear/linear.h"
 #include "linear/pack.h"
 #include "linear/select.h"
@@ -44,8 +45,10 @@ TUNAN_API int tunan_linear_pack(const int8_t* values, const void* scales, const 
         return fail(kBadArgument, "a target of %lld bytes; %lld are needed",
                     static_cast<long long>(out_bytes), static_cast<long long>(header.bytes));
     }
-    pack(header, {values, scales, zeros}, out);
-    return kOk;
+    return guarded([&] {
+        pack(header, {values, scales, zeros}, out);
+        return kOk;
+    });
 }
 
 TUNAN_API int tunan_linear_describe(const void* packed, int64_t* description) {
@@ -63,8 +66,11 @@ TUNAN_API int64_t tunan_linear_activation_stride(int64_t inputs) {
 TUNAN_API int tunan_linear_quantize(const void* x, int x_type, int64_t x_stride, int64_t rows,
                                     int64_t inputs, int8_t* values, float* scales, int32_t* sums) {
     if (const Status status = check_types(x_type, x_type); status != kOk) return status;
-    quantize_rows(x, static_cast<FloatType>(x_type), x_stride, rows, inputs, values, scales, sums);
-    return kOk;
+    return guarded([&] {
+        quantize_rows(x, static_cast<FloatType>(x_type), x_stride, rows, inputs, values, scales,
+                      sums);
+        return kOk;
+    });
 }
 
 TUNAN_API int tunan_linear(const void* packed, const void* x, int x_type, int64_t x_stride,
@@ -81,15 +87,20 @@ TUNAN_API int tunan_linear(const void* packed, const void* x, int x_type, int64_
     if (!values || !scales || !sums) {
         return fail(kOutOfMemory, "no memory for %lld rows", static_cast<long long>(rows));
     }
-    quantize_rows(x, static_cast<FloatType>(x_type), x_stride, rows, inputs, values, scales, sums);
-    return linear(packed, {values, scales, sums, rows, inputs}, bias,
-                  {y, static_cast<FloatType>(y_type), y_stride});
+    return guarded([&] {
+        quantize_rows(x, static_cast<FloatType>(x_type), x_stride, rows, inputs, values, scales,
+                      sums);
+        return linear(packed, {values, scales, sums, rows, inputs}, bias,
+                      {y, static_cast<FloatType>(y_type), y_stride});
+    });
 }
 
 TUNAN_API int tunan_linear_quantized(const void* packed, const int8_t* values, const float* scales,
                                      const int32_t* sums, int64_t rows, int64_t inputs,
                                      const float* bias, void* y, int y_type, int64_t y_stride) {
     if (const Status status = check_types(y_type, y_type); status != kOk) return status;
-    return linear(packed, {values, scales, sums, rows, inputs}, bias,
-                  {y, static_cast<FloatType>(y_type), y_stride});
+    return guarded([&] {
+        return linear(packed, {values, scales, sums, rows, inputs}, bias,
+                      {y, static_cast<FloatType>(y_type), y_stride});
+    });
 }

@@ -19,8 +19,9 @@
 // multiplies unsigned by signed, as they are elsewhere; 4-bit weights are 0 to 15 everywhere.
 // Everything is at a multiple of 64 bytes from the start, which itself must be one.
 //
-// The data may be a read-only mapping of a file. What reads it checks the header only: a file from
-// elsewhere is to be verified first (its hash, and `bytes` against its size).
+// The data may be a read-only mapping of a file. What reads it checks that the header agrees with
+// itself: a file from elsewhere is to be verified first (its hash, its form, and `bytes` against
+// its size).
 #pragma once
 
 #include <cstdint>

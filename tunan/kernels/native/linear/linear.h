@@ -39,6 +39,20 @@ void quantize_rows(const void* x, FloatType type, int64_t x_stride, int64_t rows
 Status linear(const void* packed, const Activations& x, const float* bias,
               const LinearResult& result);
 
+// The weights that the next `rows` rows of a grouped product are multiplied by, and their bias,
+// [outputs] f32 or null.
+struct RowGroup {
+    const void* packed;
+    const float* bias;
+    int64_t rows;
+};
+
+// `linear` for groups of rows that have weights of their own, all of one form: row i of the result
+// is row sources[i] of x, or row i where `sources` is null, times the weights of the group that i
+// lies in. The bits are those of `linear` for each group alone. x.rows is not looked at.
+Status linear_groups(const RowGroup* groups, int64_t count, const Activations& x,
+                     const int32_t* sources, const LinearResult& result);
+
 // The header of packed weights that this CPU's kernels can read; null, after fail(), if they
 // cannot.
 const PackedHeader* read_header(const void* packed);

@@ -12,6 +12,8 @@ namespace {
 
 // -128 * 127 * inputs has to fit 32 bits.
 constexpr int64_t kMostInputs = 131072;
+// So that no size derived from a header, which may be a file's, leaves 64 bits.
+constexpr int64_t kMostOutputs = INT32_MAX;
 constexpr int kUnit = 4;
 
 long long number(int64_t value) { return static_cast<long long>(value); }
@@ -97,7 +99,7 @@ class Packer {
 
 Status make_header(int64_t outputs, int64_t inputs, int bits, int group, int scale_type,
                    bool has_zeros, PackedHeader* header) {
-    if (outputs < 1 || inputs < 1 || inputs > kMostInputs) {
+    if (outputs < 1 || outputs > kMostOutputs || inputs < 1 || inputs > kMostInputs) {
         return fail(kBadArgument, "a weight of %lld x %lld; at least 1 x 1 and at most %lld inputs",
                     number(outputs), number(inputs), number(kMostInputs));
     }
@@ -150,6 +152,15 @@ const PackedHeader* read_header(const void* packed) {
         fail(kBadPacking, "weights packed as %s version %u, but %s reads %s version %u: pack again",
              layout_name(static_cast<WeightLayout>(header->layout)), header->version,
              isa_name(selected_isa()), layout_name(layout), kPackedVersion);
+        return nullptr;
+    }
+    PackedHeader sound;
+    if (header->has_zeros > 1 ||
+        make_header(header->outputs, header->inputs, static_cast<int>(header->bits),
+                    static_cast<int>(header->group), static_cast<int>(header->scale_type),
+                    header->has_zeros != 0, &sound) != kOk ||
+        header->bytes != sound.bytes) {
+        fail(kBadPacking, "packed weights whose header contradicts itself: pack again");
         return nullptr;
     }
     return header;

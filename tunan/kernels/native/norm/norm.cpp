@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "guard.h"
 #include "memory.h"
 #include "norm/kernels.h"
 #include "pool.h"
@@ -89,6 +90,10 @@ Status swiglu(const SwigluCall& call) {
 
 }  // namespace tunan
 
-TUNAN_API int tunan_rms_norm(const tunan::NormCall* call) { return tunan::rms_norm(*call); }
+TUNAN_API int tunan_rms_norm(const tunan::NormCall* call) {
+    return tunan::guarded([&] { return tunan::rms_norm(*call); });
+}
 
-TUNAN_API int tunan_swiglu(const tunan::SwigluCall* call) { return tunan::swiglu(*call); }
+TUNAN_API int tunan_swiglu(const tunan::SwigluCall* call) {
+    return tunan::guarded([&] { return tunan::swiglu(*call); });
+}

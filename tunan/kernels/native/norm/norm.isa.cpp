@@ -2,6 +2,7 @@
 // that every instruction set has the same bits.
 #include <type_traits>
 
+#include "elements.h"
 #include "linear/kernels.h"
 #include "linear/linear.h"
 #include "norm/exponential.h"
@@ -11,22 +12,6 @@ namespace tunan::TUNAN_ISA {
 namespace {
 
 constexpr int kSumLanes = 16;
-
-TUNAN_INLINE float load_one(const void* row, FloatType type, int64_t i) {
-    switch (type) {
-        case FloatType::bf16: return float_of_bf16(static_cast<const uint16_t*>(row)[i]);
-        case FloatType::f16: return float_of_f16(static_cast<const uint16_t*>(row)[i]);
-        default: return static_cast<const float*>(row)[i];
-    }
-}
-
-TUNAN_INLINE void store_one(void* row, FloatType type, int64_t i, float value) {
-    switch (type) {
-        case FloatType::bf16: static_cast<uint16_t*>(row)[i] = bf16_of_float(value); break;
-        case FloatType::f16: static_cast<uint16_t*>(row)[i] = f16_of_float(value); break;
-        default: static_cast<float*>(row)[i] = value;
-    }
-}
 
 TUNAN_INLINE float rounded_to(FloatType type, float value) {
     switch (type) {

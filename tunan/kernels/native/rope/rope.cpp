@@ -1,5 +1,6 @@
 #include "rope/rope.h"
 
+#include "guard.h"
 #include "pool.h"
 #include "rope/kernels.h"
 
@@ -86,5 +87,5 @@ Status rotate_and_write(const Rotation* rotation, const CacheWrite* write, const
 TUNAN_API int tunan_rotate_and_write(const tunan::Rotation* rotation,
                                      const tunan::CacheWrite* write, const tunan::PagedCache* cache,
                                      int64_t tokens) {
-    return tunan::rotate_and_write(rotation, write, cache, tokens);
+    return tunan::guarded([&] { return tunan::rotate_and_write(rotation, write, cache, tokens); });
 }

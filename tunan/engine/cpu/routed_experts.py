@@ -1,0 +1,22 @@
+"""vLLM's layer of routed experts, replaced through its registry of out-of-tree layers.
+
+The methods it may choose (`moe.py`) are imported only for a checkpoint in compressed-tensors: this
+file is imported at every start.
+"""
+
+from typing import Any
+
+from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+
+
+class CpuRoutedExperts(RoutedExperts):  # type: ignore[misc]
+    """vLLM's, but for the quantisation method, which is ours where our kernel covers it."""
+
+    def _get_quant_method(self, prefix: str, quant_config: Any, moe_config: Any) -> Any:
+        if quant_config is not None and quant_config.get_name() == "compressed-tensors":
+            from tunan.engine.cpu.moe import method_for
+
+            ours = method_for(self, prefix, quant_config, moe_config)
+            if ours is not None:
+                return ours
+        return super()._get_quant_method(prefix, quant_config, moe_config)
