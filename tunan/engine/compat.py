@@ -5,9 +5,11 @@ holds the sources of both against the names and parameters used here.
 """
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 LOAD_FORMAT = "tunan"
@@ -135,3 +137,10 @@ def left_as_made(name: str) -> bool:
     vllm-ascend 0.23 gives every int8 weight an offset, which symmetric ones do not have.
     """
     return _LEFT_AS_MADE.search(name) is not None
+
+
+def gumbel_argmax() -> "Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None":
+    """vLLM 0.32's operator that draws on a CPU from logits, float32, and one int64 a row."""
+    import torch
+
+    return getattr(torch.ops._C, "fused_gumbel_argmax", None)
