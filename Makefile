@@ -17,6 +17,9 @@ MODELS      := .models
 SAMPLE      := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 CONVERTED   := $(MODELS)/smollm2-135m-instruct
 
+# A module at a time in each of two processes: starting an engine leaves half of the cores idle.
+TWO_AT_ONCE := -n 2 --dist loadfile
+
 .PHONY: help setup setup-ascend kernels run stop test test-unit test-engine can-test-ascend test-ascend test-ascend-short test-kernels-native lint format clean
 
 help:  ## Show this list.
@@ -56,13 +59,13 @@ can-test-ascend:
 	@python3.11 -c '' 2>/dev/null && command -v g++ >/dev/null || { echo "make test: the Ascend tests need python3.11 and g++; install them, or run: make test-unit test-engine lint" >&2; exit 3; }
 
 test-unit: $(VENV)/.ready-dev $(KERNELS)  ## Tests that need no engine.
-	$(BIN)/pytest -q -m "not engine and not ascend"
+	$(BIN)/pytest -q $(TWO_AT_ONCE) -m "not engine and not ascend"
 
 test-kernels-native: $(VENV)/.ready-dev $(KERNELS)  ## The kernels' C++ under sanitizers, and for ARM in qemu.
 	VENV="$(VENV)" scripts/test_kernels_native.sh
 
 test-engine: $(VENV)/.ready-dev $(KERNELS) $(SAMPLE)  ## Tests with a real vLLM engine.
-	$(BIN)/pytest -q -m "engine and not long"
+	$(BIN)/pytest -q $(TWO_AT_ONCE) -m "engine and not long"
 
 setup-ascend: $(VENV_ASCEND)/.ready-emulator $(KERNELS)  ## Create .venv-ascend: the real torch_npu, vllm-ascend and vLLM 0.23 on the emulated device.
 

@@ -49,7 +49,8 @@ def test_every_token_is_that_of_transformers_in_float32(gguf: Path, tmp_path: Pa
 def test_the_served_model_knows_the_capital_of_france(served: Served) -> None:
     question = "What is the capital of France? Answer in one sentence."  # no token is a near tie
     answer = chat(served, "--temperature", "0", question)
-    assert (answer.returncode, answer.stdout) == (0, "The capital of France is Paris.\n"), answer.stderr
+    said = (answer.returncode, answer.stdout)
+    assert said == (0, "The capital of France is Paris.\n"), answer.stderr
 
 
 def test_chat_as_json_names_the_model(served: Served) -> None:
