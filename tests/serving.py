@@ -157,6 +157,13 @@ def serving(
             process.stdout.close()
 
 
+def only_one_start(model: Path, folder: Path) -> tuple[str, str]:
+    """Options with which the first failure of the engine is the end of the service."""
+    file = folder / "one-start.yaml"
+    file.write_text(f"model: {{path: {model}}}\nreplicas: {{restart: {{failures: 1}}}}\n")
+    return "--config", str(file)
+
+
 def rest_of(chunks: Generator[str, None, None]) -> tuple[str, bool]:
     """What still comes of a stream, and whether it comes to its proper end."""
     text = ""

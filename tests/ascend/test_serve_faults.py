@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.ascend.served import greedy, serving_emulated
-from tests.serving import Served, rest_of, wait_until_gone
+from tests.serving import Served, only_one_start, rest_of, wait_until_gone
 from tunan.cli.main import main
 
 pytestmark = pytest.mark.ascend
@@ -95,7 +95,8 @@ def test_a_fault_at_the_start_is_named_in_one_line(kind: str, model: Path, tmp_p
 def test_a_fault_in_a_stream_is_told_to_its_client_and_in_one_line(
     kind: str, said: str, model: Path, tmp_path: Path
 ) -> None:
-    with serving_emulated(model, tmp_path, *ONE, faults=f"{kind}:{IN_THE_STREAM}") as served:
+    options = (*ONE, *only_one_start(model, tmp_path))
+    with serving_emulated(model, tmp_path, *options, faults=f"{kind}:{IN_THE_STREAM}") as served:
         served.wait_until_ready()
         text, _ = rest_of(served.stream(480))
         ends_cleanly(served)
@@ -113,6 +114,7 @@ def test_a_collective_that_times_out_is_named_in_one_line(
         model,
         tmp_path,
         *TWO,
+        *only_one_start(model, tmp_path),
         devices=2,
         faults=f"hccl-timeout:after={after}",
         environment={"HCCL_EXEC_TIMEOUT": "5"},
@@ -149,7 +151,7 @@ def test_a_slow_device_serves(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_killed_engine_core_is_named(model: Path, tmp_path: Path) -> None:
-    with serving_emulated(model, tmp_path, *ONE) as served:
+    with serving_emulated(model, tmp_path, *ONE, *only_one_start(model, tmp_path)) as served:
         served.wait_until_ready()
         chunks = served.stream(480)
         next(chunks)

@@ -116,5 +116,7 @@ def test_more_ranks_than_devices_are_refused(
     require("ascend910b3", Parallel(tensor=2), two)
     with pytest.raises(UsageError, match="2 x 2 ranks need device 2, this machine has only device"):
         require("ascend910b3", Parallel(tensor=2, pipeline=2), two)
+    with pytest.raises(UsageError, match="replicas: 2 of 2 x 1 ranks need device 2"):
+        require("ascend910b3", Parallel(tensor=2), two, replicas=2)
     with pytest.raises(UsageError, match="need device 7"):
         require("ascend910b3", Parallel(tensor=2, devices=(0, 7)), two)

@@ -30,9 +30,9 @@ def test_schema_is_a_json_schema_that_forbids_unknown_keys(
 def test_check_says_valid_or_what_is_wrong(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "check", str(file)]) == 0
     assert capsys.readouterr().out == f"{file}: valid\n"
-    file.write_text("model: {path: /m}\nreplicas: {count: 2}\n")
+    file.write_text("model: {path: /m}\nmemory: {swap_gib: 2}\n")
     assert main(["config", "check", str(file)]) == 2
-    assert "`replicas.count` is not available" in capsys.readouterr().err
+    assert "`memory.swap_gib` is not available" in capsys.readouterr().err
 
 
 def test_show_fills_in_the_defaults_and_can_be_read_again(

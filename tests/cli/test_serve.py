@@ -140,6 +140,39 @@ def test_the_printed_command_of_a_cpu_has_a_private_directory_as_a_run_has(
     assert shown.stdout.startswith("/tmp/tunan-")
 
 
+def test_each_replica_has_a_command_with_its_share(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = ["serve", str(checkpoint), "--target", "cpu", "--print-command", "--json"]
+    assert main([*one, "--replicas", "1", "--standby", "1"]) == 0
+    active, standby = json.loads(capsys.readouterr().out)["nodes"]
+    assert active["command"] == standby["command"]
+    npu = ["serve", str(checkpoint), "--target", "ascend910b", "--print-command", "--json"]
+    assert main([*npu, "--replicas", "2"]) == 0
+    nodes = json.loads(capsys.readouterr().out)["nodes"]
+    devices = [node["environment"]["ASCEND_RT_VISIBLE_DEVICES"] for node in nodes]
+    ports = [word for node in nodes for word in node["command"] if word.startswith("--port=")]
+    assert (devices, ports) == (["0", "1"], ["--port=8080", "--port=8081"])
+
+
+@pytest.mark.parametrize("printing", [[], ["--print-command"]])
+def test_more_replicas_than_the_machine_has_cores_are_wrong_use(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str], printing: list[str]
+) -> None:
+    arguments = ["--port", "0", "--target", "cpu", "--replicas", "5000", *printing]
+    assert main(["serve", str(checkpoint), *arguments]) == 2
+    assert "5000 active replicas need a core each" in error_of(capsys)
+
+
+def test_no_command_is_printed_where_every_engine_is_elsewhere(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "deploy.yaml"
+    config.write_text(f"model: {{path: {checkpoint}}}\nreplicas: [{{url: 'http://host:8000'}}]\n")
+    assert main(["serve", "--config", str(config), "--print-command"]) == 2
+    assert "all are elsewhere" in error_of(capsys)
+
+
 def test_a_command_for_a_checkpoint_that_is_elsewhere_says_what_it_cannot_know(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

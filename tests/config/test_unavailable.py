@@ -9,8 +9,6 @@ from tunan.errors import UsageError
 @pytest.mark.parametrize(
     ("section", "values", "name"),
     [
-        ("replicas", {"count": 2}, "replicas.count"),
-        ("replicas", {"standby": 1}, "replicas.standby"),
         ("scheduler", {"policy": "slo"}, "scheduler.policy: slo"),
         ("scheduler", {"ttft_ms": 120}, "scheduler.ttft_ms"),
         ("scheduler", {"tpot_ms": 50}, "scheduler.tpot_ms"),

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from aiohttp import ClientSession, web
 
-from tunan.gateway.app import FrontDoor
-from tunan.gateway.keys import ApiKeys
-from tunan.gateway.proxy import Proxy
-from tunan.gateway.replica import Replica, Stage
+from tunan.config.deployment import Gateway
+from tunan.gateway.app import front_door as front_door_of
+from tunan.gateway.pool import Pool
+from tunan.gateway.replica import Replica, Stage, UnixAddress
 from tunan.gateway.server import address_of, bind, serving
 
 
@@ -29,6 +29,8 @@ class FakeEngine:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers by path."""
+        if request.path == "/health":  # the gateway asks of itself
+            return web.Response()
         body = await request.read()
         headers = {key.lower(): value for key, value in request.headers.items()}
         self.requests.append((request.method, request.raw_path, headers, body))
@@ -87,20 +89,23 @@ class Door:
 
 @contextlib.asynccontextmanager
 async def front_door(
-    folder: Path, max_body_bytes: int = 1 << 20, keys: ApiKeys | None = None
+    folder: Path, max_body_bytes: int = 1 << 20, keys: Path | None = None
 ) -> AsyncIterator[Door]:
     """Serves a ready replica on a free port."""
     engine = FakeEngine()
-    replica = Replica(folder / "engine.sock")
+    socket = folder / "engine.sock"
+    replica = Replica(UnixAddress(socket))
+    pool = Pool([replica])
     # handler_cancellation: as vLLM, which ends a request whose client has gone.
     runner = web.ServerRunner(web.Server(engine.handle, handler_cancellation=True))
     await runner.setup()
-    await web.UnixSite(runner, str(replica.socket)).start()
+    await web.UnixSite(runner, str(socket)).start()
     replica.move(Stage.READY)
     listener = bind("127.0.0.1", 0)
+    gateway = Gateway(max_body_mib=max_body_bytes / (1 << 20), api_keys_file=keys)
     async with (
-        Proxy(replica, max_body_bytes) as proxy,
-        serving(FrontDoor(replica, proxy, keys), listener),
+        front_door_of(pool, gateway) as app,
+        serving(app, listener),
         ClientSession() as client,
     ):
         yield Door(engine, replica, address_of(listener), client)

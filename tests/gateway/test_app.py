@@ -5,7 +5,6 @@ from pathlib import Path
 from aiohttp import WSServerHandshakeError
 
 from tests.gateway.engines import front_door
-from tunan.gateway.keys import ApiKeys
 from tunan.gateway.replica import Stage
 
 KEY = "a-key-of-enough-length"
@@ -34,6 +33,17 @@ async def test_ready_says_the_stage_and_when_to_ask_again(tmp_path: Path) -> Non
                 "done": 3,
                 "total": 12,
                 "detail": "loading 3/12 blocks",
+                "replicas": [
+                    {
+                        "name": "replica-0",
+                        "role": "active",
+                        "stage": "loading",
+                        "done": 3,
+                        "total": 12,
+                        "detail": "loading 3/12 blocks",
+                        "in_flight": 0,
+                    }
+                ],
             }
 
 
@@ -59,7 +69,7 @@ async def test_a_draining_replica_does_not_become_ready_again(tmp_path: Path) ->
 async def test_a_request_needs_a_key_where_there_are_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(KEY)
-    async with front_door(tmp_path, keys=ApiKeys.read(file)) as door:
+    async with front_door(tmp_path, keys=file) as door:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}):
             async with door.client.get(f"{door.url}/v1/models", headers=headers) as answer:
                 assert answer.status == 401

@@ -107,7 +107,7 @@ async def test_an_engine_that_hangs_up_unanswered_is_502(tmp_path: Path) -> None
 
 async def test_an_absent_engine_is_502(tmp_path: Path) -> None:
     async with front_door(tmp_path) as door:
-        door.replica.socket.unlink()
+        (tmp_path / "engine.sock").unlink()
         async with door.client.get(f"{door.url}/v1/models") as answer:
             assert answer.status == 502
 

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.supervisor.machines import laptop
 from tunan.ascend.emulated import EmulatedDevices
 from tunan.config import deployment_from
 from tunan.errors import UsageError
 from tunan.supervisor.directories import Directories
-from tunan.supervisor.launch import Launch, plan_launch
+from tunan.supervisor.launch import Launch, plan_launch, plan_replicas
 from tunan.supervisor.model_size import ModelSize
 
 SIZE = ModelSize(weights=1 << 20, kv_bytes_per_token=1024, max_len=512, has_manifest=True)
@@ -68,3 +69,31 @@ def test_a_cache_larger_than_an_emulated_device_is_refused() -> None:
 def test_an_npu_runs_graphs_unless_told_not_to() -> None:
     assert launch("ascend910b3").compiles
     assert not launch("ascend910b3", model={"path": "/m", "enforce_eager": True}).compiles
+
+
+def replicas(target: str, **values: object) -> tuple[Launch, ...]:
+    deployment = deployment_from({"model": {"path": "/m/name"}, **values}, "test")
+    return plan_replicas(deployment, target, SIZE, Path("/run/x"), DIRECTORIES)
+
+
+def test_each_replica_has_sockets_and_devices_of_its_own() -> None:
+    first, second = replicas("ascend910b3", replicas={"count": 1, "standby": 1})
+    assert "--uds=/run/x/0/engine.sock" in first.arguments
+    assert "--uds=/run/x/1/engine.sock" in second.arguments
+    assert second.environment["TMPDIR"] == str(second.directory) == "/run/x/1"
+    assert second.environment["ASCEND_RT_VISIBLE_DEVICES"] == "1"
+    assert (first.devices, second.devices) == ((0,), (1,))
+
+
+def test_replicas_on_a_cpu_hold_no_devices_and_compute_on_cores_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tunan.supervisor.launch.look", laptop)
+    first, second = replicas("cpu", replicas={"count": 2})
+    bound = [launch.environment["VLLM_CPU_OMP_THREADS_BIND"] for launch in (first, second)]
+    assert bound == ["0-1", "2-3"]
+    assert first.devices == second.devices == ()
+
+
+def test_where_every_engine_is_elsewhere_none_is_started() -> None:
+    assert replicas("cpu", replicas=[{"url": "http://host:8000"}]) == ()

@@ -5,21 +5,30 @@ from pathlib import Path
 import pytest
 
 from tunan.errors import OutsideError
-from tunan.supervisor.log_file import fresh_log
+from tunan.supervisor.log_file import KEPT, log_of, start_afresh
 
 
-def test_the_last_runs_log_is_kept_beside_the_new_one(tmp_path: Path) -> None:
-    log = fresh_log(tmp_path, "name", 8080)
-    log.write_text("old")
-    assert fresh_log(tmp_path, "name", 8080).read_text() == ""
-    assert log.with_name("engine.log.1").read_text() == "old"
+def test_one_replica_has_one_log_and_several_have_one_each() -> None:
+    state = Path("/state")
+    assert log_of(state, "name", 8080) == state / "name-8080" / "engine.log"
+    assert log_of(state, "name", 8080, 1) == state / "name-8080" / "engine-1.log"
+
+
+def test_the_last_runs_logs_are_kept_beside_the_new_one(tmp_path: Path) -> None:
+    log = tmp_path / "name-8080" / "engine.log"
+    for number in range(KEPT + 2):
+        start_afresh(log).write_text(f"run {number}")
+    assert start_afresh(log).read_text() == ""
+    kept = [log.with_name(f"engine.log.{number}") for number in range(1, KEPT + 1)]
+    assert [file.read_text() for file in kept] == [f"run {n}" for n in range(KEPT + 1, 1, -1)]
+    assert sorted(log.parent.iterdir()) == [log, *kept]
 
 
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
-    assert fresh_log(tmp_path, "name", 8080).stat().st_mode & 0o077 == 0
+    assert start_afresh(tmp_path / "engine.log").stat().st_mode & 0o077 == 0
 
 
 def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutsideError, match="cannot write the log"):
-        fresh_log(tmp_path / "file", "name", 8080)
+        start_afresh(tmp_path / "file" / "name" / "engine.log")

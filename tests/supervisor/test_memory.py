@@ -74,3 +74,13 @@ def test_ranks_share_the_cache_and_stay_within_their_node() -> None:
     )
     size = kv_cache_bytes(crowded, deployment(parallel={"tensor": 4}), SIZE)
     assert size == int(0.9 * 3 * GIB) - int(0.75 * GIB) - GIB
+
+
+def test_a_replica_that_has_only_a_share_says_so() -> None:
+    share = dataclasses.replace(with_free(laptop(), 4), memory_total=4 * GIB, replicas=2)
+    with pytest.raises(OutsideError, match="each of 2 replicas has an even share"):
+        kv_cache_bytes(share, deployment(), SIZE)
+    with pytest.raises(
+        UsageError, match=r"more than the 4\.0 GiB of memory that each of 2 replicas"
+    ):
+        kv_cache_bytes(share, deployment(memory={"kv_cache_gib": 5}), SIZE)

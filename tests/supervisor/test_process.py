@@ -85,6 +85,32 @@ async def test_the_end_of_the_process_itself_is_noticed(tmp_path: Path) -> None:
     await engine.kill()
 
 
+SHARING = """
+import os, sys, time
+from multiprocessing.shared_memory import SharedMemory
+kept = SharedMemory(create=True, size=1 << 20)
+open(sys.argv[1] + kept.name, "w").close()
+time.sleep(60)
+"""
+
+
+async def test_a_killed_engine_leaves_no_shared_memory(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SHARING, f"{tmp_path}/", start_new_session=True
+    )
+    engine = EngineProcess(process)
+    (name,) = await asyncio.to_thread(names, tmp_path)
+    assert (Path("/dev/shm") / name).exists()
+    await engine.kill()
+    assert not (Path("/dev/shm") / name).exists()
+
+
+def names(folder: Path) -> list[str]:
+    while not (files := list(folder.iterdir())):
+        time.sleep(0.01)
+    return [file.name for file in files]
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [
@@ -105,3 +131,7 @@ def test_python_files_where_tunan_was_called_from_are_not_imported(tmp_path: Pat
         [*command[:2], "-c", "import http.client"], cwd=tmp_path, capture_output=True, check=False
     )
     assert (command[1], done.returncode) == ("-P", 0)
+
+
+def test_of_an_engine_that_did_not_end_it_is_told_what_was_noticed() -> None:
+    assert Ending("the engine", words="a stream stalled").describe() == "a stream stalled"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.models import write_llama
-from tests.serving import Served, rest_of, serving, wait_until_gone
+from tests.serving import Served, only_one_start, rest_of, serving, wait_until_gone
 from tunan.cli.main import main
 
 pytestmark = pytest.mark.engine
@@ -147,8 +147,11 @@ def test_sigterm_lets_the_running_stream_finish_and_exits_0(ready: Served) -> No
     assert wait_until_gone(below) == []
 
 
-def test_a_killed_engine_core_ends_the_service_with_one_line(model: Path, tmp_path: Path) -> None:
-    with serving(model, tmp_path, "--warmup-requests", "0") as server:
+def test_a_killed_engine_core_that_may_not_start_again_ends_the_service_with_one_line(
+    model: Path, tmp_path: Path
+) -> None:
+    once = only_one_start(model, tmp_path)
+    with serving(model, tmp_path, "--warmup-requests", "0", *once) as server:
         server.wait_until_ready()
         below = server.engine_processes()
         chunks = server.stream(400)

@@ -45,11 +45,12 @@ def require(
     parallel: Parallel | None = None,
     emulated: EmulatedDevices | None = None,
     root: Path = Path("/"),
+    replicas: int = 1,
 ) -> None:
     """Raises `OutsideError` listing all that `target` needs and this machine lacks.
 
     Emulated devices need no device files, driver or npu-smi. Raises `UsageError` if there are
-    fewer devices than `parallel` asks for.
+    fewer devices than `parallel` asks for, for each of `replicas`.
     """
     lacking = missing(root) if emulated is None else _missing_packages(exactly=False)
     if emulated and not _is(emulated.chip, target):
@@ -59,7 +60,8 @@ def require(
             f"target {target} cannot run on this machine, which lacks: {'; '.join(lacking)}. "
             "Use --target cpu, or --print-command to get the command for the machine that has it"
         )
-    _require_devices(parallel or Parallel(), emulated.count if emulated else len(_npus(root)))
+    there = emulated.count if emulated else len(_npus(root))
+    _require_devices(parallel or Parallel(), there, replicas)
 
 
 def missing(root: Path = Path("/")) -> list[str]:
@@ -87,14 +89,13 @@ def _missing_packages(exactly: bool) -> list[str]:
     return [what for what, there in found.items() if not there]
 
 
-def _require_devices(parallel: Parallel, there: int) -> None:
-    numbers = parallel.devices or tuple(range(parallel.world_size))
+def _require_devices(parallel: Parallel, there: int, replicas: int) -> None:
+    numbers = parallel.devices or tuple(range(replicas * parallel.world_size))
     if absent := [number for number in numbers if number >= there]:
         have = f"only device 0 to {there - 1}" if there > 1 else "only device 0"
-        raise UsageError(
-            f"parallel: {parallel.tensor} x {parallel.pipeline} ranks need device {absent[0]}, "
-            f"this machine has {have}"
-        )
+        ranks = f"{parallel.tensor} x {parallel.pipeline} ranks"
+        wanted = f"replicas: {replicas} of {ranks}" if replicas > 1 else f"parallel: {ranks}"
+        raise UsageError(f"{wanted} need device {absent[0]}, this machine has {have}")
 
 
 def _target_of(chip: str) -> str:

@@ -14,7 +14,21 @@ from typing import NoReturn
 from tunan import __version__
 from tunan.errors import TunanError
 
-VERBS = ("convert", "verify", "serve", "chat", "config", "ops", "emulate")
+VERBS = (
+    "convert",
+    "verify",
+    "serve",
+    "gateway",
+    "status",
+    "rollout",
+    "diagnose",
+    "chat",
+    "config",
+    "ops",
+    "doctor",
+    "monitor",
+    "emulate",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXAMPLE = """examples:
   tunan serve /models/deepseek-7b
   tunan serve --config deploy.yaml --port 9000
+  tunan serve /models/deepseek-7b --replicas 1 --standby 1
   tunan serve /models/deepseek-7b -- --max-num-seqs 64     (after --: flags of vLLM)
   tunan serve --config deploy.yaml --target ascend910b3 --print-command
 """
@@ -43,6 +44,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--max-model-len", type=int, metavar="TOKENS", help="prompt + answer")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float16", "float32"))
     parser.add_argument("--tensor-parallel-size", type=int, metavar="N")
+    parser.add_argument("--replicas", type=int, metavar="N", help="active engines (default 1)")
+    parser.add_argument("--standby", type=int, metavar="N", help="warm standby engines")
     parser.add_argument("--kv-cache-gib", type=float, metavar="GIB", help="size of the KV cache")
     parser.add_argument(
         "--enforce-eager",
@@ -87,14 +90,18 @@ def _run(args: argparse.Namespace) -> int:
     refuse_unavailable(deployment)
     emulated = EmulatedDevices.of(os.environ)
     target = resolve_target(deployment.target, emulated)
-    refuse_impossible(deployment, target)
+    here = deployment.replicas.managed
+    if here:
+        refuse_impossible(deployment, target)
     if args.print_command:
+        if not here:
+            raise UsageError("replicas: all are elsewhere, so no engine is started from here")
         print_command(deployment, target, as_json=args.json)
         return 0
-    if target != "cpu":
-        require(target, deployment.parallel, emulated)
+    if here and target != "cpu":
+        require(target, deployment.parallel, emulated, replicas=here)
     _refuse_several_machines(deployment)
-    _warn_if_open(deployment)
+    warn_if_open(deployment)
     options = Options(target, emulated, verbose=args.verbose, as_json=args.json)
     return serve(deployment, options)
 
@@ -125,6 +132,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
             "enforce_eager": args.enforce_eager,
         },
         "parallel": {"tensor": args.tensor_parallel_size},
+        "replicas": {"count": args.replicas, "standby": args.standby},
         "memory": {"kv_cache_gib": args.kv_cache_gib},
         "warmup": {"requests": args.warmup_requests},
         "gateway": {
@@ -153,7 +161,8 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _warn_if_open(deployment: "Deployment") -> None:
+def warn_if_open(deployment: "Deployment") -> None:
+    """Says what anyone who reaches the port could do."""
     gateway = deployment.gateway
     if gateway.api_keys_file is None and not _is_loopback(gateway.host):
         warn(

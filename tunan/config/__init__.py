@@ -7,11 +7,11 @@ from tunan.config.deployment import (
     Model,
     Monitor,
     Parallel,
-    Replicas,
     Scheduler,
     Warmup,
 )
 from tunan.config.loading import deployment_from, load_deployment
+from tunan.config.replicas import RemoteReplica, Replicas, Restart
 from tunan.config.unavailable import refuse_unavailable
 
 __all__ = [
@@ -21,7 +21,9 @@ __all__ = [
     "Model",
     "Monitor",
     "Parallel",
+    "RemoteReplica",
     "Replicas",
+    "Restart",
     "Scheduler",
     "Warmup",
     "deployment_from",

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from tunan.config.replicas import Replicas
+from tunan.config.section import Count, Section
 from tunan.targets import Target
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
@@ -15,7 +17,6 @@ def _path(value: object) -> object:
 
 
 FilePath = Annotated[Path, BeforeValidator(_path)]
-Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -30,16 +31,10 @@ OWN_FLAGS = {
     "--port": "`gateway.port`",
     "--root-path": "a proxy in front of the gateway",
     "--served-model-name": "`model.served_model_name`",
-    "--ssl-certfile": "a proxy in front of the gateway",
-    "--ssl-keyfile": "a proxy in front of the gateway",
+    "--ssl-certfile": "`gateway.tls_cert_file`",
+    "--ssl-keyfile": "`gateway.tls_key_file`",
     "--uds": "`gateway.host` and `gateway.port`",
 }
-
-
-class Section(BaseModel):
-    """Strict and frozen: a wrong type or an unknown key is an error, never a guess."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
 class Model(Section):
@@ -142,13 +137,6 @@ class Warmup(Section):
     )
 
 
-class Replicas(Section):
-    """Copies of the engine."""
-
-    count: Count = Field(default=1, description="Active replicas")
-    standby: Annotated[int, Field(ge=0)] = Field(default=0, description="Warm standby replicas")
-
-
 class Gateway(Section):
     """The front door."""
 
@@ -166,6 +154,86 @@ class Gateway(Section):
     )
     shutdown_timeout_s: float = Field(
         default=30, ge=0, strict=False, description="How long running streams may finish on SIGTERM"
+    )
+    max_in_flight: Count = Field(default=256, description="Requests at one replica at once")
+    max_queued: Annotated[int, Field(ge=0)] = Field(
+        default=256, description="Requests that may wait for a replica; one more is 429"
+    )
+    queue_timeout_s: float = Field(
+        default=30, gt=0, strict=False, description="How long one may wait; then 503"
+    )
+    request_timeout_s: float = Field(
+        default=3600, gt=0, strict=False, description="How long one request may take in all"
+    )
+    resume: bool = Field(default=True, description="Streams go on after the loss of their replica")
+    resume_sampled: bool | None = Field(
+        default=None,
+        description="The replicas have Tunan's sampler: sampled streams resume too; "
+        "unset: if all of them were started here",
+    )
+    resume_memory_mib: float = Field(
+        default=2, gt=0, strict=False, description="What is remembered of one stream at most"
+    )
+    resume_wait_s: float = Field(
+        default=60,
+        ge=0,
+        strict=False,
+        description="How long a broken stream waits for a ready replica",
+    )
+    retries: Annotated[int, Field(ge=0)] = Field(
+        default=3, description="Attempts after the first that brought no token"
+    )
+    max_losses: Count = Field(
+        default=4, description="Replicas that may die under one request before it is ended"
+    )
+    stall_s: float = Field(
+        default=2, gt=0, strict=False, description="A replica silent for less has not stalled"
+    )
+    stall_multiple: float = Field(
+        default=20, ge=1, strict=False, description="Stalled after so many of its token intervals"
+    )
+    first_token_s: float = Field(
+        default=120, gt=0, strict=False, description="Time allowed until the first token"
+    )
+    probe_interval_s: float = Field(
+        default=1, gt=0, strict=False, description="Time between two health probes"
+    )
+    probe_timeout_s: float = Field(
+        default=1, gt=0, strict=False, description="A probe without an answer for so long failed"
+    )
+    prefix_kib: float = Field(
+        default=4, ge=0, strict=False, description="Start of a prompt that chooses its replica"
+    )
+    requests_per_minute: Count | None = Field(default=None, description="Of one API key")
+    tokens_per_minute: Count | None = Field(
+        default=None, description="Of one API key, prompts (estimated) and answers together"
+    )
+    requests_at_once: Count | None = Field(default=None, description="Of one API key")
+    admin_keys_file: FilePath | None = Field(
+        default=None, description="Keys of /admin, as in api_keys_file; unset: there is no /admin"
+    )
+    max_header_kib: float = Field(
+        default=64, gt=0, strict=False, description="Largest head of a request"
+    )
+    header_timeout_s: float = Field(
+        default=30, gt=0, strict=False, description="How long a request's head may take to come"
+    )
+    body_timeout_s: float = Field(
+        default=60, gt=0, strict=False, description="How long a request's body may take to come"
+    )
+    access_log: FilePath | None = Field(
+        default=None, description="File for one JSON line a request, without prompts and keys"
+    )
+    tls_cert_file: FilePath | None = Field(default=None, description="Certificate chain (PEM)")
+    tls_key_file: FilePath | None = Field(default=None, description="Its private key (PEM)")
+    tls_client_ca_file: FilePath | None = Field(
+        default=None, description="Clients must show a certificate that these authorities signed"
+    )
+    replica_ca_file: FilePath | None = Field(
+        default=None, description="Authorities that replicas at https:// are checked against"
+    )
+    replica_cert_file: FilePath | None = Field(
+        default=None, description="Certificate to show to replicas (PEM, with its key)"
     )
 
 

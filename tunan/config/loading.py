@@ -85,9 +85,11 @@ def _merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, A
     for key, value in overrides.items():
         if isinstance(value, Mapping):
             inner = merged.get(key)
-            merged[key] = _merge(inner if isinstance(inner, Mapping) else {}, value)
-            if not merged[key]:
-                del merged[key]
+            section = _merge(inner if isinstance(inner, Mapping) else {}, value)
+            if section:
+                merged[key] = section
+            elif inner is None or inner == {}:
+                merged.pop(key, None)
         elif value is not None:
             merged[key] = value
     return merged
@@ -140,8 +142,8 @@ def _known(at: Keys, lines: Mapping[Keys, int]) -> Keys:
 
 def _known_keys(section: Sequence[str | int]) -> list[str]:
     model: Any = Deployment
-    for key in section:
-        annotation = model.model_fields[str(key)].annotation
+    for key in (key for key in section if not isinstance(key, int)):  # an item is as its list says
+        annotation = model.model_fields[key].annotation
         candidates = (annotation, *get_args(annotation))
         model = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
     return list(model.model_fields)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from tunan.config.deployment import Count, Section
+from tunan.config.section import Count, Section
 from tunan.errors import UsageError
 from tunan.notices import warn
 

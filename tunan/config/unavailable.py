@@ -8,8 +8,6 @@ from tunan.errors import UsageError
 Check = tuple[str, Callable[[Deployment], bool], str]
 
 _ON_ANY_TARGET: tuple[Check, ...] = (
-    ("replicas.count", lambda d: d.replicas.count > 1, "run one replica (count: 1)"),
-    ("replicas.standby", lambda d: d.replicas.standby > 0, "leave it at 0"),
     ("scheduler.policy: slo", lambda d: d.scheduler.policy == "slo", "use fcfs or priority"),
     ("scheduler.ttft_ms", lambda d: d.scheduler.ttft_ms is not None, "leave it out"),
     ("scheduler.tpot_ms", lambda d: d.scheduler.tpot_ms is not None, "leave it out"),

@@ -1,192 +1,234 @@
-"""Hands a request to a replica and its answer back, as it comes and unread.
-
-The body of a request is taken whole first (up to a limit), so that a slow or broken sender
-never holds an engine; the answer is passed on chunk by chunk.
-"""
+"""Hands a request to a replica and its answer back; after a loss, to the next one."""
 
 import asyncio
 import contextlib
-import json
-from typing import Self
+from collections.abc import Coroutine
+from typing import Any
 
-import aiohttp
-from yarl import URL
+from tunan.config.deployment import Gateway
+from tunan.gateway.body import BodyTooLargeError, BodyTooSlowError, ClientGoneError, read_body
+from tunan.gateway.call import BadRequestError, Call, read_call
+from tunan.gateway.delivery import Delivery
+from tunan.gateway.health import Health
+from tunan.gateway.leg import Leg
+from tunan.gateway.lost import DEATHS, Lost
+from tunan.gateway.metrics import Metrics
+from tunan.gateway.pool import Pool
+from tunan.gateway.queue import Queue, QueueFullError
+from tunan.gateway.relay import Relay
+from tunan.gateway.replica import RETRY_AFTER, Replica, Stage, UnixAddress
+from tunan.gateway.responses import Receive, Scope
+from tunan.gateway.stream import ResumableStream
+from tunan.gateway.upstream import LOST, Upstreams
 
-from tunan.gateway.replica import Replica, Stage
-from tunan.gateway.responses import (
-    Headers,
-    Receive,
-    Scope,
-    Send,
-    error_body,
-    send_error,
-    send_not_ready,
-)
-
-# RFC 9110, section 7.6.1: these belong to one connection, not to the message.
-HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
-    b"transfer-encoding upgrade".split()
-)
-UPSTREAM_HOST = "replica"
-
-
-class BodyTooLargeError(Exception):
-    """The request's body is larger than allowed."""
-
-
-class ClientGoneError(Exception):
-    """The client closed its connection."""
+MIB = 1 << 20
+OK = 200
+Work = Relay | ResumableStream
 
 
 class Proxy:
-    """Forwards requests over one pool of connections to a replica's Unix socket."""
+    """Forwards requests to the replicas of a pool."""
 
-    def __init__(self, replica: Replica, max_body_bytes: int) -> None:
-        self._replica = replica
-        self._max_body_bytes = max_body_bytes
-
-    async def __aenter__(self) -> Self:
-        """Opens the pool. No limit: the engine queues, and a queue here would hide it."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(str(self._replica.socket), limit=0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Closes the pool."""
-        await self._session.close()
-
-    async def forward(self, replica: Replica, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request from `replica`."""
-        try:
-            body = await self._body(scope, receive)
-        except ClientGoneError:
-            return
-        except BodyTooLargeError:
-            limit = f"{self._max_body_bytes / (1 << 20):g} MiB"
-            close = [(b"connection", b"close")]
-            await send_error(
-                send, 413, "request_too_large", f"the body is larger than {limit}", close
-            )
-            return
-        if not replica.ready:  # it may have begun to drain while the body came in
-            await send_not_ready(send, replica)
-            return
-        with replica.answering():
-            await self._relay_until_gone(replica, scope, body, receive, send)
-
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._max_body_bytes:
-            raise BodyTooLargeError
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGoneError
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._max_body_bytes:
-                raise BodyTooLargeError
-            if not message.get("more_body", False):
-                return b"".join(parts)
-
-    async def _relay_until_gone(
-        self, replica: Replica, scope: Scope, body: bytes, receive: Receive, send: Send
+    def __init__(
+        self,
+        pool: Pool,
+        upstreams: Upstreams,
+        health: Health,
+        settings: Gateway,
+        metrics: Metrics,
     ) -> None:
-        """Relays; a client that goes away closes the upstream request, which frees its slot."""
-        relay = asyncio.create_task(self._relay(replica, scope, body, send))
-        gone = asyncio.create_task(_disconnected(receive))
-        try:
-            await asyncio.wait({relay, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            if not relay.done():
-                relay.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await relay
+        self._pool = pool
+        self._upstreams = upstreams
+        self._health = health
+        self._settings = settings
+        self._metrics = metrics
+        self._sampler = _have_sampler(pool, settings)
+        self._queue = Queue(pool, settings, metrics)
 
-    async def _relay(self, replica: Replica, scope: Scope, body: bytes, send: Send) -> None:
-        url = URL.build(
-            scheme="http",
-            host=UPSTREAM_HOST,
-            path=scope["raw_path"].decode("ascii"),
-            query_string=scope["query_string"].decode("ascii"),
-            encoded=True,
-        )
-        headers = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in _request_headers(scope)]
+    async def forward(self, scope: Scope, receive: Receive, delivery: Delivery) -> int:
+        """Answers one request; returns about how many tokens it used."""
+        if not self._pool.ready:
+            await self._not_ready(delivery)
+            return 0
+        if (call := await self._read(scope, receive, delivery)) is None:
+            return 0
+        work = self._work(call, delivery)
+        await _until_gone(self._within_deadline(call, work, delivery), receive)
+        return call.prompt_tokens + work.progress
+
+    async def replica_metrics(self) -> dict[str, str]:
+        """The metrics of the replicas that are ready, by their name."""
+        replicas = [replica for replica in self._pool.replicas if replica.ready]
+        texts = await asyncio.gather(*(self._metrics_of(replica) for replica in replicas))
+        names = [replica.name for replica in replicas]
+        return {name: text for name, text in zip(names, texts, strict=True) if text}
+
+    async def _metrics_of(self, replica: Replica) -> str:
         try:
-            upstream = await self._session.request(
-                scope["method"], url, headers=headers, data=body or None, allow_redirects=False
+            async with asyncio.timeout(self._settings.probe_timeout_s):
+                async with await self._upstreams.request(replica, "GET", "/metrics") as answer:
+                    return await answer.text() if answer.status == OK else ""
+        except (*LOST, TimeoutError, UnicodeDecodeError):
+            return ""
+
+    def _work(self, call: Call, delivery: Delivery) -> Work:
+        if not (call.stream and call.plan.resumable):
+            return Relay(call, delivery)
+        return ResumableStream(
+            call,
+            delivery,
+            sampler=self._sampler,
+            memory_bytes=int(self._settings.resume_memory_mib * MIB),
+        )
+
+    async def _read(self, scope: Scope, receive: Receive, delivery: Delivery) -> Call | None:
+        settings = self._settings
+        close = [(b"connection", b"close")]
+        try:
+            body = await read_body(
+                scope, receive, int(settings.max_body_mib * MIB), settings.body_timeout_s
             )
-        except (aiohttp.ClientError, OSError):
-            await _send_lost(send, replica)
-            return
-        async with upstream:
-            await _pass_on(replica, upstream, send)
+            return read_call(
+                scope,
+                body,
+                request_id=delivery.request_id,
+                resume=settings.resume,
+                sampler=self._sampler,
+                prefix_kib=settings.prefix_kib,
+            )
+        except ClientGoneError:
+            return None
+        except BodyTooLargeError:
+            message = f"the body is larger than {settings.max_body_mib:g} MiB"
+            await delivery.error(413, "request_too_large", message, close)
+        except BodyTooSlowError:
+            message = f"the body did not come within {settings.body_timeout_s:g} s"
+            await delivery.error(408, "request_timeout", message, close)
+        except BadRequestError as error:
+            await delivery.error(400, "invalid_request_error", str(error))
+        return None
+
+    async def _within_deadline(self, call: Call, work: Work, delivery: Delivery) -> None:
+        limit = self._settings.request_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                await self._answer(call, work, delivery)
+        except TimeoutError:
+            message = f"the answer was not complete within {limit:g} s"
+            if delivery.started:
+                await work.give_up(504, "request_timeout", message)
+            else:
+                await delivery.error(504, "request_timeout", message)
+
+    async def _answer(self, call: Call, work: Work, delivery: Delivery) -> None:
+        avoid: set[Replica] = set()
+        lost: Lost | None = None
+        fruitless = deaths = 0
+        while True:
+            try:
+                replica = await self._place(call, avoid, delivery.started)
+            except QueueFullError:
+                self._metrics.refused.labels("queue").inc()
+                message = "too many requests are waiting"
+                await delivery.error(429, "too_many_requests", message, [(b"retry-after", b"1")])
+                return
+            if replica is None:
+                break
+            before = work.progress
+            try:
+                with replica.answering(call.tokens - work.progress) as answer:
+                    async with Leg(self._upstreams, replica, answer) as leg:
+                        await work.run(leg)
+                self._health.trust(replica)
+                self._count(work)
+                return
+            except Lost as error:
+                lost = error
+                delivery.moves()
+                self._metrics.losses.labels(replica.name, error.kind).inc()
+                self._health.suspect(replica, error)
+            fruitless = 0 if work.progress > before else fruitless + 1
+            avoid = {replica} if work.progress > before else avoid | {replica}
+            # What kills every replica that answers it must not be handed from one to the next.
+            deaths += lost.kind in DEATHS
+            spent = fruitless > self._settings.retries or deaths >= self._settings.max_losses
+            if spent or not work.may_go_on:
+                break
+        await self._give_up(work, delivery, lost, deaths)
+
+    async def _place(self, call: Call, avoid: set[Replica], started: bool) -> Replica | None:
+        """Where to go next; a stream that has begun waits for a replica, others do not."""
+        if not avoid:
+            return await self._queue.place(call)
+        if not started:
+            return self._pool.choose(call.prefix_key, avoid)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.resume_wait_s):
+                while True:
+                    if replica := self._pool.choose(call.prefix_key, avoid):
+                        return replica
+                    if self._pool.ending:
+                        return None
+                    await self._pool.changed()
+        return None
+
+    def _count(self, work: Work) -> None:
+        if isinstance(work, ResumableStream) and work.resumed:
+            self._metrics.resumed.inc()
+            self._metrics.prefilled.inc(work.prefilled)
+
+    async def _give_up(
+        self, work: Work, delivery: Delivery, lost: Lost | None, deaths: int
+    ) -> None:
+        shutting_down = self._pool.furthest.stage is Stage.DRAINING
+        if delivery.started:
+            self._metrics.broken.inc()
+            if shutting_down:
+                what = "the server is shutting down and could not wait for the rest of the answer"
+                await work.give_up(503, "server_shutting_down", what)
+            else:
+                what = "the engine died before the answer was complete"
+                if deaths >= self._settings.max_losses:
+                    what = f"{deaths} replicas died under it, so it is not handed to another one"
+                await work.give_up(502, "engine_lost", what)
+        elif lost is not None and lost.refusal is not None:
+            await delivery.whole(lost.refusal)
+        elif lost is None or shutting_down:
+            await self._not_ready(delivery)
+        else:
+            message = "the engine closed the connection before it answered; ask again"
+            await delivery.error(502, "engine_lost", message, [(b"retry-after", b"3")])
+
+    async def _not_ready(self, delivery: Delivery) -> None:
+        first = self._pool.furthest
+        wait = str(RETRY_AFTER.get(first.stage, 1)).encode()
+        message = f"the model is not ready: {self._pool.describe()}"
+        if first.ready:  # it was, and all are busy
+            message = "no replica had room in time"
+        await delivery.error(503, "service_unavailable", message, [(b"retry-after", wait)])
+
+
+def _have_sampler(pool: Pool, settings: Gateway) -> bool:
+    """Whether the replicas sample so that another can go on; ours do."""
+    if settings.resume_sampled is not None:
+        return settings.resume_sampled
+    return all(isinstance(replica.address, UnixAddress) for replica in pool.replicas)
+
+
+async def _until_gone(answer: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Answers; a client that goes away closes the upstream request, which frees its slot."""
+    work = asyncio.create_task(answer)
+    gone = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        if not work.done():
+            work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
 
 
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _send_lost(send: Send, replica: Replica) -> None:
-    if not replica.ready:
-        await send_not_ready(send, replica)
-        return
-    message = "the engine closed the connection before it answered; ask again"
-    await send_error(send, 502, "engine_lost", message, [(b"retry-after", b"3")])
-
-
-async def _pass_on(replica: Replica, upstream: aiohttp.ClientResponse, send: Send) -> None:
-    headers = _end_to_end(list(upstream.raw_headers))
-    await send({"type": "http.response.start", "status": upstream.status, "headers": headers})
-    tail = b"\n\n"
-    try:
-        async for chunk in upstream.content.iter_any():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            tail = (tail + chunk)[-2:]
-    except (aiohttp.ClientError, OSError):
-        if upstream.content_type == "text/event-stream":
-            await _send_error_event(replica, send, tail)
-        # Returning with the body unfinished makes the server cut the connection, so that
-        # no client takes half an answer for a whole one.
-        return
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _send_error_event(replica: Replica, send: Send, tail: bytes) -> None:
-    if replica.stage is Stage.DRAINING:
-        what = "the server is shutting down and could not wait for the rest of the answer"
-        error = error_body(503, "server_shutting_down", what)
-    else:
-        what = "the engine died before the answer was complete"
-        error = error_body(502, "engine_lost", what)
-    event = b"data: " + json.dumps(error).encode() + b"\n\n"
-    # Half an event may have gone out: end it, or the error would be read as part of it.
-    separator = b"" if tail == b"\n\n" else b"\n\n"
-    await send({"type": "http.response.body", "body": separator + event, "more_body": True})
-
-
-def _end_to_end(headers: Headers) -> Headers:
-    listed = {
-        name.strip().lower()
-        for key, value in headers
-        if key.lower() == b"connection"
-        for name in value.split(b",")
-    }
-    dropped = HOP_BY_HOP | listed
-    return [(key, value) for key, value in headers if key.lower() not in dropped]
-
-
-def _request_headers(scope: Scope) -> Headers:
-    """As the client sent them, but the length is that of the body as read here."""
-    dropped = (b"host", b"content-length", b"expect")
-    headers = _end_to_end(list(scope["headers"]))
-    return [(key, value) for key, value in headers if key not in dropped]

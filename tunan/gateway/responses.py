@@ -4,8 +4,6 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from tunan.gateway.replica import RETRY_AFTER, Replica
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -38,8 +36,7 @@ async def send_error(
     await send_json(send, status, error_body(status, kind, message), headers)
 
 
-async def send_not_ready(send: Send, replica: Replica) -> None:
-    """503 with `Retry-After` and the stage the replica is in."""
-    wait = str(RETRY_AFTER.get(replica.stage, 1)).encode()
-    message = f"the model is not ready: {replica.describe()}"
-    await send_error(send, 503, "service_unavailable", message, [(b"retry-after", wait)])
+def authorization(scope: Scope) -> bytes:
+    """The `Authorization` header; empty if there is none, or more than one."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    return values[0] if len(values) == 1 else b""

@@ -5,12 +5,14 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Generator
 
 import uvicorn
 
 from tunan.errors import OutsideError, UsageError
 from tunan.gateway.app import FrontDoor
+from tunan.gateway.guard import guarded
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75  # longer than usual client pools keep idle connections
@@ -48,10 +50,11 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address_of(listener: socket.socket) -> str:
+def address_of(listener: socket.socket, tls: bool = False) -> str:
     """The URL under which `listener` is reached."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _is_not_a_cut(record: logging.LogRecord) -> bool:
@@ -61,8 +64,14 @@ def _is_not_a_cut(record: logging.LogRecord) -> bool:
 @contextlib.asynccontextmanager
 async def serving(app: FrontDoor, listener: socket.socket) -> AsyncIterator[None]:
     """Serves `app` on `listener` while the block runs, then closes every connection."""
+    settings = app.settings
     config = uvicorn.Config(
         app,
+        http=guarded(int(settings.max_header_kib * 1024), settings.header_timeout_s),
+        ssl_certfile=settings.tls_cert_file,
+        ssl_keyfile=settings.tls_key_file,
+        ssl_ca_certs=str(settings.tls_client_ca_file) if settings.tls_client_ca_file else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls_client_ca_file else ssl.CERT_NONE,
         lifespan="off",
         ws="none",
         log_config=None,

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunan.supervisor.log_line import LogLine
+from tunan.diagnosis.log_line import LogLine
 
 BELOW = 12  # lines that may belong to an exception
 _OF_DEVICE = re.compile(

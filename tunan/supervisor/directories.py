@@ -11,6 +11,7 @@ from pathlib import Path
 
 # A Unix socket's path may have 107 bytes, and vLLM's own names take 37 of them.
 LONGEST_BASE = 48
+LONG_TMPDIR_BASE = Path("/tmp")  # noqa: S108  # mkdtemp makes a private directory in it
 PREFIX = "tunan-"
 LOCK = "lock"
 
@@ -46,7 +47,7 @@ def runtime_directory() -> Iterator[Path]:
     """
     base = Path(tempfile.gettempdir())
     if len(os.fsencode(base)) > LONGEST_BASE:
-        base = Path("/tmp")  # noqa: S108  # mkdtemp makes a private directory in it
+        base = LONG_TMPDIR_BASE
     _remove_abandoned(base)
     directory, lock = _locked_directory(base)
     try:
@@ -54,6 +55,17 @@ def runtime_directory() -> Iterator[Path]:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
+
+
+def running_services(name: str) -> list[Path]:
+    """The file `name` of each runtime directory of this user that has one, oldest first."""
+    found: dict[Path, float] = {}
+    for base in {Path(tempfile.gettempdir()), LONG_TMPDIR_BASE}:
+        for file in base.glob(f"{PREFIX}*/{name}"):
+            with contextlib.suppress(OSError):  # a service that ends meanwhile
+                if not file.parent.is_symlink() and file.parent.stat().st_uid == os.getuid():
+                    found[file] = file.lstat().st_mtime
+    return sorted(found, key=lambda file: found[file])
 
 
 def _locked_directory(base: Path) -> tuple[Path, int]:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tunan.diagnosis.log_line import LogLine, log_lines
 from tunan.supervisor.device_error import device_cause
 from tunan.supervisor.fatal import is_fatal
-from tunan.supervisor.log_line import LogLine, log_lines
 
 TAIL_BYTES = 256 * 1024
 LONGEST = 500  # characters of the line shown

@@ -9,9 +9,10 @@ from tunan.config import Deployment
 from tunan.supervisor.arguments import common_arguments, compiles, engine_arguments, own_arguments
 from tunan.supervisor.directories import Directories
 from tunan.supervisor.environment import PROGRESS_SOCKET, engine_environment
-from tunan.supervisor.machine import look
+from tunan.supervisor.machine import Machine, look
 from tunan.supervisor.memory import refuse_larger_cache
 from tunan.supervisor.model_size import ModelSize
+from tunan.supervisor.shares import device_shares, machine_shares
 
 ENGINE_SOCKET = "engine.sock"
 DEFAULT_BATCHED_TOKENS = 2048  # vLLM's default for its API server, a rank
@@ -22,13 +23,47 @@ class Launch:
     """`arguments` are the launcher's, `environment` is added to ours.
 
     `compiles`: it compiles between loading and the first answer. `device`: where it runs, in
-    words.
+    words. `directory`: of its sockets and files. `devices`: numbers of its NPUs, none on a CPU.
     """
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
     compiles: bool
     device: str
+    directory: Path
+    devices: tuple[int, ...] = ()
+
+
+def plan_replicas(
+    deployment: Deployment,
+    target: str,
+    size: ModelSize,
+    runtime: Path,
+    directories: Directories,
+    emulated: EmulatedDevices | None = None,
+) -> tuple[Launch, ...]:
+    """How to start each replica of `deployment` here, the active ones first.
+
+    Replica 1 has its sockets and files in `runtime / "1"`. Raises as `plan_launch`, and
+    `UsageError` if cores or devices do not suffice for all.
+    """
+    shares = shares_of(deployment, target)
+    return tuple(
+        plan_launch(share, target, size, runtime / str(number), directories, emulated, machine)
+        for number, (share, machine) in enumerate(shares)
+    )
+
+
+def shares_of(deployment: Deployment, target: str) -> list[tuple[Deployment, Machine | None]]:
+    """For each replica that is started here its deployment and, on a CPU, its part of the machine.
+
+    Raises `UsageError` if cores or devices do not suffice for all.
+    """
+    if not deployment.replicas.managed:
+        return []
+    if target == "cpu":
+        return [(deployment, part) for part in machine_shares(look(), deployment.replicas)]
+    return [(share, None) for share in device_shares(deployment)]
 
 
 def plan_launch(
@@ -38,11 +73,13 @@ def plan_launch(
     runtime: Path,
     directories: Directories,
     emulated: EmulatedDevices | None = None,
+    machine: Machine | None = None,
 ) -> Launch:
-    """How to start `deployment` here, with its sockets and temporary files in `runtime`.
+    """How to start one replica of `deployment` here, with its sockets and files in `runtime`.
 
-    Raises `OutsideError` if it does not fit into a CPU's memory, `UsageError` for what the
-    target cannot do, or a KV cache larger than the memory that is known to be there.
+    `machine` is what it may use of this one, None for all. Raises `OutsideError` if it does not
+    fit into a CPU's memory, `UsageError` for what the target cannot do, or a KV cache larger than
+    the memory that is known to be there.
     """
     ours = {
         PROGRESS_SOCKET: str(runtime / "progress.sock"),
@@ -50,12 +87,13 @@ def plan_launch(
     }
     socket = runtime / ENGINE_SOCKET
     if target == "cpu":
-        machine = look()
+        machine = machine or look()
         return Launch(
             tuple(engine_arguments(machine, deployment, size, socket)),
             engine_environment(machine, deployment, directories) | ours,
             compiles(deployment),
             "the CPU",
+            runtime,
         )
     if emulated and emulated.memory and deployment.memory.kv_cache_gib is not None:
         refuse_larger_cache(
@@ -78,4 +116,6 @@ def plan_launch(
         environment | ours,
         not deployment.model.enforce_eager,
         emulated.describe() if emulated else target,
+        runtime,
+        deployment.parallel.devices or tuple(range(deployment.parallel.world_size)),
     )

@@ -1,4 +1,4 @@
-"""The engine's log: one file a service under the state directory, the last run's kept beside it."""
+"""The engine's log: one file a replica under the state directory, the last runs' kept beside it."""
 
 import asyncio
 import contextlib
@@ -9,16 +9,23 @@ from pathlib import Path
 from tunan.errors import OutsideError
 
 TAIL_POLL_S = 0.2
+KEPT = 5  # as many as there are starts before the breaker opens
 
 
-def fresh_log(state: Path, name: str, port: int) -> Path:
-    """An empty `engine.log` for the service `name` on `port`. Raises `OutsideError`."""
-    folder = state / f"{name}-{port}"
-    log = folder / "engine.log"
+def log_of(state: Path, service: str, port: int, replica: int | None = None) -> Path:
+    """Where the engine of `service` on `port` writes: `engine.log`, of several `engine-0.log`..."""
+    name = "engine.log" if replica is None else f"engine-{replica}.log"
+    return state / f"{service}-{port}" / name
+
+
+def start_afresh(log: Path) -> Path:
+    """`log` emptied, what was in it kept as `.1`, that as `.2`... Raises `OutsideError`."""
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if log.exists():
-            log.replace(folder / "engine.log.1")
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kept = [log, *(log.with_name(f"{log.name}.{number}") for number in range(1, KEPT + 1))]
+        for older, newer in reversed(list(zip(kept[1:], kept[:-1], strict=True))):
+            if newer.exists():
+                newer.replace(older)
         log.touch(mode=0o600)
     except OSError as error:
         raise OutsideError(

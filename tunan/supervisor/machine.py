@@ -26,7 +26,10 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The part of a machine this process may use. Memory in bytes."""
+    """The part of a machine this process may use. Memory in bytes.
+
+    `replicas`: how many share it evenly, if this is the share of one.
+    """
 
     architecture: str
     cpus: tuple[Cpu, ...]
@@ -36,6 +39,7 @@ class Machine:
     cpu_quota: float | None = None
     openmp: Path | None = None
     tcmalloc: Path | None = None
+    replicas: int = 1
 
     @property
     def nodes(self) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ def kv_cache_bytes(machine: Machine, deployment: Deployment, size: ModelSize) ->
     """
     memory, ranks = deployment.memory, deployment.parallel.world_size
     if memory.kv_cache_gib is not None:
-        refuse_larger_cache(memory.kv_cache_gib, ranks, machine.memory_total, "this machine")
+        refuse_larger_cache(memory.kv_cache_gib, ranks, machine.memory_total, _whose(machine))
         return int(memory.kv_cache_gib * GIB)
     per_token = -(-size.kv_bytes_per_token // ranks)
     length = deployment.model.max_model_len or size.max_len
@@ -42,7 +42,10 @@ def kv_cache_bytes(machine: Machine, deployment: Deployment, size: ModelSize) ->
         left = usable - PROCESS_BYTES - int(factor * size.weights / ranks)
         if left >= need:
             return min(left, need * sequences)
-    raise OutsideError(_too_little(usable, size.weights // ranks, need, left, per_token, length))
+    problem = _too_little(usable, size.weights // ranks, need, left, per_token, length)
+    if machine.replicas > 1:
+        problem += f" (each of {machine.replicas} replicas has an even share; or start fewer)"
+    raise OutsideError(problem)
 
 
 def refuse_larger_cache(gib: float, ranks: int, total: int, whose: str) -> None:
@@ -53,6 +56,12 @@ def refuse_larger_cache(gib: float, ranks: int, total: int, whose: str) -> None:
             f"memory.kv_cache_gib: {caches} is more than the {total / GIB:.1f} GiB of memory that "
             f"{whose} has; lower it"
         )
+
+
+def _whose(machine: Machine) -> str:
+    if machine.replicas == 1:
+        return "this machine"
+    return f"each of {machine.replicas} replicas"
 
 
 def _free_of_one_rank(machine: Machine, ranks: int) -> int:

@@ -7,10 +7,11 @@ from pathlib import Path
 from tunan.ascend.recipe import SET_ENV, NodeCommand, node_commands
 from tunan.ascend.target import CANN_VERSION
 from tunan.config import Deployment
+from tunan.errors import UsageError
 from tunan.notices import warn
 from tunan.supervisor.arguments import common_arguments
 from tunan.supervisor.directories import Directories
-from tunan.supervisor.launch import plan_launch
+from tunan.supervisor.launch import plan_launch, shares_of
 from tunan.supervisor.model_size import measure
 from tunan.supervisor.process import launcher_command
 
@@ -37,8 +38,14 @@ def print_command(deployment: Deployment, target: str, as_json: bool) -> None:
 
 def _for_cpu(deployment: Deployment) -> tuple[NodeCommand, ...]:
     size = measure(deployment.model.path, deployment.model.dtype)
-    launch = plan_launch(deployment, "cpu", size, RUNTIME, Directories.of_user())
-    return (NodeCommand(None, launch.environment, tuple(launcher_command(launch.arguments))),)
+    launches = [
+        plan_launch(share, "cpu", size, RUNTIME, Directories.of_user(), machine=machine)
+        for share, machine in shares_of(deployment, "cpu")
+    ]
+    return tuple(
+        NodeCommand(None, launch.environment, tuple(launcher_command(launch.arguments)))
+        for launch in launches
+    )
 
 
 def _for_ascend(deployment: Deployment, target: str) -> tuple[NodeCommand, ...]:
@@ -49,8 +56,24 @@ def _for_ascend(deployment: Deployment, target: str) -> tuple[NodeCommand, ...]:
             "--load-format=tunan if it is a converted one, --enable-expert-parallel if it has "
             "experts, --quantization=ascend if it has a quant_model_description.json"
         )
-    has_manifest = (path / "tunan.json").is_file()
-    return node_commands(deployment, target, tuple(common_arguments(deployment, has_manifest)))
+    if deployment.nodes and deployment.replicas.managed > 1:
+        raise UsageError(
+            "`nodes` with several replicas: print one of them (replicas.count: 1), and name its "
+            "machines and devices for each"
+        )
+    flags = tuple(common_arguments(deployment, (path / "tunan.json").is_file()))
+    return tuple(
+        command
+        for number, (share, _) in enumerate(shares_of(deployment, target))
+        for command in node_commands(_on_its_port(share, number), target, flags)
+    )
+
+
+def _on_its_port(deployment: Deployment, replica: int) -> Deployment:
+    """By hand each replica listens itself, on a port of its own."""
+    port = deployment.gateway.port and deployment.gateway.port + replica
+    gateway = deployment.gateway.model_copy(update={"port": port})
+    return deployment.model_copy(update={"gateway": gateway})
 
 
 def _script(command: NodeCommand, target: str) -> str:

@@ -5,8 +5,10 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tunan.supervisor.environment import with_users_choice
@@ -15,6 +17,8 @@ LAUNCHER = "tunan.engine.launcher"
 SUPERVISOR_PID = "TUNAN_SUPERVISOR_PID"
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.02
+TRACKER = "resource_tracker"  # multiprocessing's, one for each family of spawned processes
+TRACKER_S = 1.0
 VLLM_TITLE = "VLLM::"  # of every process of vLLM's own, each with another name
 EXIT_CODE = 49  # field 52 of /proc/PID/stat, counted from the state
 
@@ -32,11 +36,13 @@ def launcher_command(arguments: Sequence[str]) -> list[str]:
 class Ending:
     """Which process of the engine ended, and how if that could be learnt.
 
-    `status`: its exit status, negative for the signal that killed it.
+    `status`: its exit status, negative for the signal that killed it. `words`: what to say of
+    one that did not end, but does not answer either.
     """
 
     process: str
     status: int | None = None
+    words: str = ""
 
     @property
     def killed(self) -> bool:
@@ -45,6 +51,8 @@ class Ending:
 
     def describe(self) -> str:
         """`the API server process (pid 5) was killed by SIGKILL, perhaps for lack of memory`."""
+        if self.words:
+            return self.words
         if self.status is None:
             return f"{self.process} ended"
         if self.status >= 0:
@@ -102,7 +110,7 @@ class EngineProcess:
     def _is_passing(self, pid: int, title: str) -> bool:
         """Whether a process is only a helper: another program, or one just forked to become it."""
         just_forked = title.startswith(VLLM_TITLE) and title == _title(_parent(pid))
-        return just_forked or "resource_tracker" in title or _program(pid) != _program(self.pid)
+        return just_forked or TRACKER in title or _program(pid) != _program(self.pid)
 
     def _watch(self, pid: int, title: str) -> None:
         try:
@@ -138,9 +146,23 @@ class EngineProcess:
 
     async def kill(self) -> None:
         """SIGKILL to the whole group, now."""
+        await self._let_trackers_clean()
         self._signal_all(lambda: os.killpg(self.pid, signal.SIGKILL))
         await self._process.wait()
-        while _group_alive(self.pid):  # noqa: ASYNC110  # the kernel has no event for a group
+        while _members(self.pid):  # noqa: ASYNC110  # the kernel has no event for a group
+            await asyncio.sleep(POLL_S)
+
+    async def _let_trackers_clean(self) -> None:
+        """Kills all but multiprocessing's trackers, which then remove what the others left in
+        /dev/shm and end: engine after engine would leave its message queues there.
+        """
+        trackers = {pid for pid in _members(self.pid) if TRACKER in _title(pid)}
+        if not trackers:
+            return
+        end = time.monotonic() + TRACKER_S
+        while (others := _members(self.pid)) and time.monotonic() < end:
+            for pid in set(others) - trackers:
+                self._signal_all(partial(os.kill, pid, signal.SIGKILL))
             await asyncio.sleep(POLL_S)
 
     @staticmethod
@@ -188,15 +210,16 @@ def _title(pid: int) -> str:
     return f"process {pid}"
 
 
-def _group_alive(group: int) -> bool:
-    """Whether a process of the group runs (zombies left to an absent init do not count)."""
+def _members(group: int) -> list[int]:
+    """The processes of the group that run (zombies left to an absent init do not count)."""
     try:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
-        return False
+        return []
+    found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):
             fields = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
             if int(fields[2]) == group and fields[0] not in "ZX":
-                return True
-    return False
+                found.append(int(entry.name))
+    return found

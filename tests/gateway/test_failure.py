@@ -1,0 +1,175 @@
+"""Noticing that a replica is gone, and what must not be taken for it."""
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+from tests.gateway.fake_engine import Trouble
+from tests.gateway.fleet import CHAT, fleet
+from tests.gateway.test_resume import body_for, same, undisturbed
+from tunan.gateway.replica import HttpAddress, Replica, Stage
+
+QUICK: dict[str, Any] = {
+    "stall_s": 0.3,
+    "stall_multiple": 1,
+    "probe_timeout_s": 0.2,
+    "probe_interval_s": 0.05,
+}
+
+
+async def until(what: Any, seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not what():  # noqa: ASYNC110  # anything may make it so
+            await asyncio.sleep(0.01)
+
+
+async def test_a_stalled_stream_goes_on_elsewhere_and_its_replica_is_lost() -> None:
+    async with fleet(**QUICK) as door:
+        body = body_for(CHAT)
+        whole = await undisturbed(door, CHAT, body)
+        door.engines[0].troubles = [Trouble("stall", 8)]
+        door.engines[0].healthy = False
+        lost: list[str] = []
+        door.replicas[0].on_lost.append(lambda _, reason: lost.append(reason))
+        same(await door.ask(CHAT, body), whole)
+        assert len(lost) == 1
+
+
+async def test_a_stall_counts_later_while_probes_are_answered() -> None:
+    async with fleet(**QUICK) as door:
+        body = body_for(CHAT)
+        whole = await undisturbed(door, CHAT, body)
+        door.engines[0].troubles = [Trouble("stall", 8)]
+        lost: list[str] = []
+        door.replicas[0].on_lost.append(lambda _, reason: lost.append(reason))
+        same(await door.ask(CHAT, body), whole)
+        assert lost == ["its streams stand still"]
+
+
+async def test_one_silent_stream_beside_others_that_go_on_is_not_a_stall() -> None:
+    async with fleet(1, **QUICK) as door:
+        engine, replica = door.engines[0], door.replicas[0]
+        engine.eos = False
+        engine.gap_s = 0.02
+        engine.troubles = [Trouble("stall", 5)]
+        aside = asyncio.create_task(door.ask(CHAT, body_for(CHAT)))
+        await until(lambda: len(engine.requests) == 1)
+        told = await door.ask(CHAT, body_for(CHAT, max_tokens=80, min_tokens=80))
+        assert told.done
+        assert replica.ready
+        aside.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await aside
+
+
+async def test_the_time_to_the_first_token_has_an_allowance_of_its_own() -> None:
+    async with fleet(1, **QUICK) as door:
+        door.engines[0].troubles = [Trouble("stall", 0)]
+        asked = asyncio.create_task(door.ask(CHAT, body_for(CHAT)))
+        await asyncio.sleep(1)
+        assert door.replicas[0].ready
+        asked.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asked
+
+
+async def test_a_slow_reader_is_no_stall_and_holds_nobody_up() -> None:
+    async with fleet(1, **QUICK) as door:
+        for engine in door.engines:
+            engine.eos = False
+        host, port = door.url.removeprefix("http://").split(":")
+        slow = socket.create_connection((host, int(port)))
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = (
+            b'{"messages": [{"role": "user", "content": "x"}], "stream": true,'
+            b'"temperature": 0, "max_tokens": 20000}'
+        )
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        slow.sendall(head.encode() + body)
+        await until(lambda: door.replicas[0].in_flight == 1)
+        told = await asyncio.wait_for(door.ask(CHAT, body_for(CHAT)), 20)
+        assert told.done
+        await asyncio.sleep(1)
+        assert door.replicas[0].ready
+        slow.close()
+        await asyncio.wait_for(door.replicas[0].empty(), 20)
+
+
+async def test_a_client_that_leaves_frees_the_slot_and_loses_no_replica() -> None:
+    async with fleet(1, **QUICK) as door:
+        door.engines[0].troubles = [Trouble("stall", 3)]
+        async with door.client.post(door.url + CHAT, json=body_for(CHAT)) as answer:
+            await answer.content.readany()
+            answer.close()
+        await asyncio.wait_for(door.engines[0].cancelled.wait(), 5)
+        await asyncio.wait_for(door.replicas[0].empty(), 5)
+        assert door.replicas[0].ready
+
+
+async def test_a_replica_at_which_nothing_listens_is_lost_at_once() -> None:
+    async with fleet(2, probe_interval_s=60) as door:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            door.replicas[0].address = HttpAddress(f"http://127.0.0.1:{free.getsockname()[1]}")
+        told = await door.ask(CHAT, body_for(CHAT))
+        assert told.done
+        assert door.replicas[0].stage is Stage.DOWN
+
+
+async def test_all_down_is_a_quick_503() -> None:
+    async with fleet(2, probe_interval_s=60) as door:
+        for replica in door.replicas:
+            replica.lose("gone")
+        async with door.client.post(door.url + CHAT, json=body_for(CHAT)) as answer:
+            assert answer.status == 503
+            assert "retry-after" in answer.headers
+
+
+async def test_a_broken_stream_waits_for_a_replica_that_comes_back() -> None:
+    async with fleet(1, resume_wait_s=10, probe_interval_s=60) as door:
+        body = body_for(CHAT)
+        whole = await door.ask(CHAT, body)
+        door.engines[0].troubles = [Trouble("stall", 6)]
+        asked = asyncio.create_task(door.ask(CHAT, body))
+        await until(lambda: door.replicas[0].in_flight == 1)
+        await asyncio.sleep(0.2)
+        door.replicas[0].lose("its process has ended")
+        await asyncio.sleep(0.2)
+        assert not asked.done()
+        door.replicas[0].restart()
+        door.replicas[0].move(Stage.READY)
+        told = await asked
+        assert (told.text, told.done) == (whole.text, True)
+
+
+async def test_a_replica_elsewhere_gets_ready_by_its_probes_and_is_lost_by_them() -> None:
+    async with fleet(2, **QUICK) as door:
+        replica: Replica = door.replicas[0]
+        replica.lose("test")
+        await until(lambda: replica.ready)
+        door.engines[0].healthy = False
+        await until(lambda: replica.stage is Stage.DOWN)
+        assert "health probes" in replica.problem
+        door.engines[0].healthy = True
+        await until(lambda: replica.ready)
+
+
+async def test_a_server_error_alone_does_not_lose_a_replica() -> None:
+    async with fleet() as door:
+        for _ in range(8):
+            door.engines[0].troubles = [Trouble("status")]
+            assert (await door.ask(CHAT, body_for(CHAT))).done
+        await asyncio.sleep(0.2)
+        assert door.replicas[0].ready
+
+
+async def test_the_only_replica_is_not_given_up_for_a_short_silence() -> None:
+    async with fleet(1, **QUICK) as door:
+        door.engines[0].troubles = [Trouble("stall", 8)]
+        asked = asyncio.create_task(door.ask(CHAT, body_for(CHAT)))
+        await asyncio.sleep(2)
+        assert door.replicas[0].ready
+        asked.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asked

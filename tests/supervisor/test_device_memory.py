@@ -1,0 +1,44 @@
+"""Waiting until a device is let go before an engine starts on it again."""
+
+from pathlib import Path
+
+import pytest
+
+from tunan.supervisor.device_memory import always_free, nobody_has, wait_until_free
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Path:
+    """A /proc in which process 7 has device 1 open."""
+    descriptors = tmp_path / "proc" / "7" / "fd"
+    descriptors.mkdir(parents=True)
+    (descriptors / "0").symlink_to("/dev/null")
+    (descriptors / "5").symlink_to("/dev/davinci1")
+    return tmp_path
+
+
+def test_a_device_that_a_process_has_open_is_not_free(held: Path) -> None:
+    assert not nobody_has([0, 1], held)()
+    assert nobody_has([0, 2], held)()
+
+
+async def test_the_wait_ends_when_it_is_let_go(held: Path) -> None:
+    asked = 0
+
+    def is_free() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            (held / "proc" / "7" / "fd" / "5").unlink()
+        return nobody_has([1], held)()
+
+    assert await wait_until_free(is_free, 30)
+    assert asked == 2
+
+
+async def test_the_wait_is_bounded(held: Path) -> None:
+    assert not await wait_until_free(nobody_has([1], held), 0)
+
+
+async def test_there_is_nothing_to_wait_for_where_memory_goes_with_its_processes() -> None:
+    assert await wait_until_free(always_free, 0)

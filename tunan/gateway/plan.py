@@ -1,0 +1,154 @@
+"""What can be done for a request when its replica is lost, decided before it is sent."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tunan.gateway.sampling import sampling_for_resume
+
+CHAT = "/v1/chat/completions"
+COMPLETION = "/v1/completions"
+
+# Parameters of one token's choice: they mean the same in a continuation.
+CARRIED = frozenset(
+    [
+        "model",
+        "logit_bias",
+        "seed",
+        "stop",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "length_penalty",
+        "stop_token_ids",
+        "include_stop_str_in_output",
+        "ignore_eos",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "allowed_token_ids",
+        "priority",
+        "cache_salt",
+        "vllm_xargs",
+        "user",
+        "session_id",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "bad_words",
+        "return_tokens_as_token_ids",
+        "stream_options",
+        "stream_interval",
+    ]
+)
+# Parameters that made the prompt, whose ids are known by then, or that are set anew.
+SPENT = frozenset(
+    [
+        "messages",
+        "prompt",
+        "stream",
+        "n",
+        "best_of",
+        "max_tokens",
+        "max_completion_tokens",
+        "min_tokens",
+        "logprobs",
+        "top_logprobs",
+        "return_token_ids",
+        "add_generation_prompt",
+        "continue_final_message",
+        "add_special_tokens",
+        "documents",
+        "chat_template",
+        "chat_template_kwargs",
+        "truncate_prompt_tokens",
+        "truncation_side",
+        "request_id",
+        "reasoning_effort",
+        "include_reasoning",
+        "parallel_tool_calls",
+        "metadata",
+        "store",
+        "service_tier",
+        "return_token_offsets",
+    ]
+)
+# vLLM counts these over generated tokens, which a continuation has in its prompt.
+_COUNTED = ("frequency_penalty", "presence_penalty", "bad_words")
+_PLAIN_FORMAT = {"type": "text"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`additions` go into the request; `obstacle` says why its stream cannot be continued."""
+
+    additions: dict[str, Any]
+    obstacle: str = ""
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the stream can be continued from its token ids."""
+        return not self.obstacle
+
+
+def plan_resume(path: str, body: dict[str, Any], sampler: bool) -> Plan:
+    """How a generation request is sent so that it survives the loss of its replica.
+
+    What cannot be continued is sent as it is, and repeated whole as long as nothing of the
+    answer has reached the client.
+    """
+    additions = sampling_for_resume(body, sampler)
+    obstacle = _obstacle(path, body, sampler)
+    if not obstacle and additions is None:
+        obstacle = "sampled without a sampler that can be continued"
+    if obstacle:
+        return Plan({}, obstacle)
+    return Plan({"return_token_ids": True, **(additions or {})})
+
+
+def _obstacle(path: str, body: dict[str, Any], sampler: bool) -> str:
+    if body.get("n") not in (None, 1) or body.get("best_of") not in (None, 1):
+        return "n > 1"
+    if body.get("use_beam_search"):
+        return "beam search"
+    if body.get("response_format") not in (None, _PLAIN_FORMAT) or body.get("structured_outputs"):
+        return "structured output"
+    if any(value for key, value in body.items() if key.startswith("guided_")):
+        return "structured output"
+    if body.get("tools") and body.get("tool_choice") != "none":
+        return "tool calls"
+    if body.get("echo") or body.get("suffix"):
+        return "echo or suffix"
+    if not sampler and any(body.get(key) not in (None, 0, 0.0, []) for key in _COUNTED):
+        return "penalties or bad_words, which count generated tokens"
+    if path == COMPLETION and not _one_prompt(body.get("prompt")):
+        return "several prompts"
+    if path == CHAT and _multimodal(body.get("messages")):
+        return "multimodal input"
+    return _unknown(body)
+
+
+def _unknown(body: dict[str, Any]) -> str:
+    known = CARRIED | SPENT | {"response_format", "tools", "tool_choice"}
+    ignored: tuple[Any, ...] = (None, False, 0, [], {})
+    for key, value in body.items():
+        if key not in known and value not in ignored:
+            return f"the parameter {key[:40]!r}, which a continuation does not know"
+    return ""
+
+
+def _one_prompt(prompt: Any) -> bool:
+    if isinstance(prompt, str):
+        return True
+    return isinstance(prompt, list) and bool(prompt) and all(type(i) is int for i in prompt)
+
+
+def _multimodal(messages: Any) -> bool:
+    if not isinstance(messages, list):
+        return True
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list) and any(
+            not isinstance(part, dict) or part.get("type") != "text" for part in content
+        ):
+            return True
+    return False

@@ -1,0 +1,230 @@
+"""A stream of generated tokens that outlives the replicas it runs on."""
+
+import json
+from typing import Any
+
+from tunan.gateway.call import Call
+from tunan.gateway.continuation import Continuation, DivergedError
+from tunan.gateway.delivery import Delivery
+from tunan.gateway.events import DONE, EventCutter, TokenEvent, encode, parse
+from tunan.gateway.leg import Leg
+from tunan.gateway.lost import Lost
+from tunan.gateway.plan import CHAT, COMPLETION
+from tunan.gateway.transcript import Transcript
+from tunan.gateway.upstream import with_request_id
+
+SERVER_ERROR = 500
+OK = 200
+# An answer that vLLM ends of itself, because it shuts down or fails.
+_BROKEN_OFF = ("abort", "error")
+
+
+class ResumableStream:
+    """One streamed request: the first leg is passed on, the others are rewritten."""
+
+    def __init__(self, call: Call, delivery: Delivery, *, sampler: bool, memory_bytes: int) -> None:
+        self._call = call
+        self._content = (call.content or {}) | call.plan.additions
+        self._delivery = delivery
+        self._sampler = sampler
+        tail = _stop_tail(self._content.get("stop"))
+        held_back = not self._content.get("include_stop_str_in_output")
+        self._transcript = Transcript(tail, held_back, memory_bytes)
+        self._continuation: Continuation | None = None
+        self._done = False
+        self._usage_sent = False
+        self._obstacle = ""
+        self.resumed = 0
+        self.prefilled = 0
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether another replica may be asked after a loss."""
+        return not self._delivery.started or not self._unsound
+
+    @property
+    def progress(self) -> int:
+        """Tokens that have come."""
+        return self._transcript.count
+
+    @property
+    def _unsound(self) -> str:
+        if self._obstacle:
+            return self._obstacle
+        if not self._transcript.complete:
+            return "it is longer than what is remembered of a stream"
+        if not self._transcript.prompt_ids:
+            return "the engine does not tell its token ids"
+        return ""
+
+    async def run(self, leg: Leg) -> None:
+        """One attempt. Raises `Lost`."""
+        if self._delivery.started:
+            if await self._ended_already():
+                return
+            await self._resume(leg)
+        else:
+            self._continuation = None
+            await leg.open("POST", self._call.target, self._call.headers, self._call.first_body())
+        if leg.status >= SERVER_ERROR:
+            raise Lost("status", str(leg.status), await leg.refusal())
+        if leg.status != OK or not leg.is_event_stream:
+            if self._delivery.started:
+                self._obstacle = f"another replica refused it with status {leg.status}"
+                raise Lost("status", str(leg.status))
+            await self._delivery.whole(await leg.refusal())
+            return
+        cutter = EventCutter()
+        async for chunk in leg.chunks():
+            out, lost = self._pass(cutter, chunk, leg)
+            if out:
+                await self._delivery.start(leg.status, leg.headers)
+                await self._delivery.write(out)
+            if lost:
+                raise lost
+            if self._done:
+                await self._delivery.end()
+                return
+        raise Lost("reset", "the stream ended without [DONE]")
+
+    async def give_up(self, status: int, kind: str, message: str) -> None:
+        """The stream has begun and cannot go on: it says why, and is cut."""
+        why = f"; it could not be resumed: {self._unsound}" if self._unsound else ""
+        if head := self._transcript.head:
+            nothing: dict[str, Any] = {"delta": {}} if self._call.path == CHAT else {"text": ""}
+            empty: dict[str, Any] = {"index": 0, **nothing, "finish_reason": "error"}
+            await self._delivery.write(encode({**head, "choices": [empty]}))
+        await self._delivery.error_event(status, kind, message + why)
+
+    async def _resume(self, leg: Leg) -> None:
+        self._continuation = Continuation(
+            self._call.path, self._content, self._transcript, self._sampler, self._call.shows_ids
+        )
+        self.resumed += 1
+        self.prefilled += self._continuation.prefilled_tokens
+        body = json.dumps(self._continuation.request()).encode()
+        headers = with_request_id(self._call.headers, f"-{self.resumed}")
+        await leg.open("POST", COMPLETION, headers, body)
+
+    async def _ended_already(self) -> bool:
+        """Whether only the end was missing: then it is written here."""
+        if not self._transcript.finished:
+            return False
+        if (self._content.get("stream_options") or {}).get("include_usage"):
+            prompt, generated = len(self._transcript.prompt_ids), self._transcript.count
+            usage = {
+                "prompt_tokens": prompt,
+                "completion_tokens": generated,
+                "total_tokens": prompt + generated,
+            }
+            if not self._usage_sent:
+                await self._delivery.write(
+                    encode({**self._transcript.head, "choices": [], "usage": usage})
+                )
+        await self._delivery.write(DONE + b"\n\n")
+        await self._delivery.end()
+        return True
+
+    def _pass(self, cutter: EventCutter, chunk: bytes, leg: Leg) -> tuple[bytes, Lost | None]:
+        """What the client gets for `chunk`, and what then ends the leg.
+
+        The transcript has what is returned, so it must be sent, whatever ends the leg.
+        """
+        out: list[bytes] = []
+        before = self._transcript.count
+        lost = None
+        try:
+            for event in cutter.feed(chunk):
+                out.append(self._event(event))
+        except Lost as error:
+            lost = error
+        leg.answer.paid(self._transcript.count - before)
+        return b"".join(out), lost
+
+    def _event(self, event: TokenEvent | bytes) -> bytes:
+        if isinstance(event, TokenEvent):
+            if self._continuation is None and self._transcript.head:
+                if self._transcript.complete:
+                    self._transcript.note(event.ids, event.characters)
+                return event.raw if self._call.shows_ids else event.without_ids
+            event = event.raw
+        content = parse(event)
+        if content is None:
+            self._done = event.startswith(DONE)
+            return event
+        if "error" in content:
+            return self._error(content, event)
+        if any(c.get("finish_reason") in _BROKEN_OFF for c in content.get("choices") or []):
+            raise Lost("error", "the engine broke the answer off")
+        if self._continuation is not None:
+            return self._rewritten(content)
+        return self._first_leg(content)
+
+    def _error(self, content: dict[str, Any], event: bytes) -> bytes:
+        code = content["error"].get("code") if isinstance(content["error"], dict) else None
+        if isinstance(code, int) and code < SERVER_ERROR:
+            return event
+        raise Lost("error", "the engine reports an error in the stream")
+
+    def _rewritten(self, content: dict[str, Any]) -> bytes:
+        assert self._continuation is not None  # noqa: S101
+        try:
+            return self._continuation.rewrite(content)
+        except DivergedError:
+            self._obstacle = "the other replica generated other tokens"
+            raise Lost("garbage", self._obstacle) from None
+
+    def _first_leg(self, content: dict[str, Any]) -> bytes:
+        """An event that is not plain text of some tokens: the first, the last, or a rare one."""
+        transcript = self._transcript
+        if not transcript.head:
+            keys = ("id", "object", "created", "model")
+            transcript.head = {key: content[key] for key in keys if key in content}
+        choices = content.get("choices") or []
+        choice = choices[0] if choices else {}
+        for holder in (content, choice):
+            if ids := holder.get("prompt_token_ids"):
+                transcript.begin(ids)
+                if not self._call.shows_ids:
+                    holder["prompt_token_ids"] = None
+        if content.get("usage") and not choices:
+            self._usage_sent = True
+        if choice and self._is_noise(choice):
+            transcript.note_list(choice.get("token_ids") or [], 0)
+            return b""
+        if choice:
+            self._note(choice)
+            if not self._call.shows_ids and "token_ids" in choice:
+                choice["token_ids"] = None
+        return encode(content)
+
+    def _is_noise(self, choice: dict[str, Any]) -> bool:
+        """vLLM sends this only because we asked for ids: nothing in it is for the client."""
+        return (
+            not self._call.shows_ids
+            and choice.get("delta") == {}
+            and not choice.get("finish_reason")
+            and not choice.get("logprobs")
+        )
+
+    def _note(self, choice: dict[str, Any]) -> None:
+        transcript = self._transcript
+        delta = choice.get("delta") or {}
+        if delta.get("tool_calls"):
+            self._obstacle = "it contains tool calls"
+        if any(delta.get(key) is not None for key in ("reasoning", "reasoning_content")):
+            self._obstacle = "it contains reasoning, which the engine separates"
+        text = delta.get("content") or choice.get("text") or ""
+        ids = choice.get("token_ids")
+        if ids is None and (text or choice.get("finish_reason")):
+            transcript.forget()
+        transcript.note_list(ids or [], len(text))
+        transcript.finished = choice.get("finish_reason") or ""
+        logprobs = choice.get("logprobs") or {}
+        if logprobs.get("text_offset"):
+            transcript.logprob_offset = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
+
+
+def _stop_tail(stop: Any) -> int:
+    strings = [stop] if isinstance(stop, str) else stop or []
+    return max((len(string) for string in strings), default=1) - 1

@@ -1,0 +1,212 @@
+"""One replica's life: run after run of its engine, until it is told to stop or fails for good."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from tunan.config import Deployment
+from tunan.errors import CheckFailedError, OutsideError, TunanError
+from tunan.gateway.replica import Replica, Stage
+from tunan.supervisor.device_memory import IsFree, always_free, wait_until_free
+from tunan.supervisor.engine_run import Drained, EngineRun, Failure
+from tunan.supervisor.failures import Failures
+from tunan.supervisor.launch import ENGINE_SOCKET, Launch
+from tunan.supervisor.log_file import start_afresh, tail_to_stderr
+from tunan.supervisor.orders import Orders
+from tunan.supervisor.process import EngineProcess
+from tunan.supervisor.progress import listening
+from tunan.supervisor.report import About
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one replica is started with, every time: `directory` is for its sockets and files."""
+
+    deployment: Deployment
+    launch: Launch
+    directory: Path
+    log: Path
+    verbose: bool = False
+    memory_is_free: IsFree = always_free
+
+    @property
+    def socket(self) -> Path:
+        """Where its engine listens."""
+        return self.directory / ENGINE_SOCKET
+
+
+@dataclass
+class Life:
+    """Starts, restarts and ends the engine behind `replica`.
+
+    `may_retry` says whether a start that never became ready is tried again. `on_failed` is
+    called when it stays down; `problem` says why then.
+    """
+
+    plan: Plan
+    replica: Replica
+    orders: Orders
+    report: About
+    may_retry: Callable[[], bool]
+    on_failed: Callable[["Life"], None]
+    starts: int = field(default=0, init=False)
+    problem: TunanError | None = field(default=None, init=False)
+    pid: int | None = field(default=None, init=False)
+    _failures: Failures = field(init=False)
+    _waiting: list[asyncio.Future[None]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._failures = Failures(self.plan.deployment.replicas.restart)
+
+    @property
+    def failures(self) -> int:
+        """Failures in a row so far."""
+        return self._failures.in_a_row
+
+    async def live(self) -> int:
+        """Runs the engine until told to stop; returns how many requests were cut then."""
+        over: Failure | Drained | None = None
+        while True:
+            if self.orders.asked.is_set():
+                if not self.orders.renewing:
+                    self._tell_next(CheckFailedError("the service was told to stop"))
+                    return over.cut if isinstance(over, Drained) else 0
+                self.orders.obeyed()
+                self._failures.forget()
+            if over:
+                await self._until_device_is_free()
+                if self.orders.asked.is_set():
+                    continue
+                self.problem = None
+                self.replica.restart()
+            over = await self._run()
+            if isinstance(over, Failure):
+                await self._until_next_start(over)
+
+    async def renew(self) -> None:
+        """Drains the engine, starts it again and returns once it is ready.
+
+        Raises the `TunanError` of a start that failed.
+        """
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(ready)
+        self.orders.renew()
+        await ready
+
+    async def _run(self) -> Failure | Drained:
+        plan, report = self.plan, self.report
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                shutil.rmtree(plan.directory, ignore_errors=True)
+                plan.directory.mkdir(mode=0o700)
+                log = start_afresh(plan.log)
+                loading = partial(_loading, self.replica, report, plan.launch.compiles)
+                await stack.enter_async_context(
+                    listening(plan.directory / "progress.sock", loading)
+                )
+                engine = await EngineProcess.start(
+                    plan.launch.arguments, plan.launch.environment, log
+                )
+            except (OSError, OutsideError) as error:
+                return _not_started(error)
+            self.starts, self.pid = self.starts + 1, engine.pid
+            stack.callback(self._forget_process)
+            stack.push_async_callback(engine.kill)
+            if plan.verbose:
+                await stack.enter_async_context(tail_to_stderr(log))
+            run = EngineRun(
+                plan.deployment,
+                self.replica,
+                engine,
+                plan.socket,
+                self.orders,
+                report,
+                log,
+                self._ready,
+            )
+            return await run.until_over()
+
+    def _forget_process(self) -> None:
+        self.pid = None
+
+    def _ready(self) -> None:
+        if not self.orders.asked.is_set():
+            self._tell_next(None)
+
+    def _tell_next(self, problem: TunanError | None) -> None:
+        for waiting in self._waiting:
+            if waiting.done():
+                continue
+            if problem is None:
+                waiting.set_result(None)
+            else:
+                waiting.set_exception(problem)
+        self._waiting.clear()
+
+    async def _until_next_start(self, failure: Failure) -> None:
+        """Returns when it is time to start again, or it is told something."""
+        self._tell_next(failure.problem)
+        self.replica.lose(failure.what)
+        retry = failure.ready_s is not None or self.may_retry()
+        wait = self._failures.add(failure.ready_s) if retry and not failure.hopeless else None
+        if wait is None:
+            self._give_up(failure)
+            await self.orders.asked.wait()
+            return
+        self.report.event(
+            "restarting",
+            f"{failure.problem}; starting it again in {wait:g} s",
+            what=failure.what,
+            cause=failure.cause,
+            failures=self.failures,
+            wait_s=wait,
+        )
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.orders.asked.wait(), wait)
+
+    async def _until_device_is_free(self) -> None:
+        """Returns when it is, when it has been waited for long enough, or it is told something."""
+        limit = self.plan.deployment.replicas.restart.device_free_s
+        free = asyncio.create_task(wait_until_free(self.plan.memory_is_free, limit))
+        asked = asyncio.create_task(self.orders.asked.wait())
+        await asyncio.wait({free, asked}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if not free.done():
+            free.cancel()
+        elif not free.result():
+            self.report.event(
+                "device_busy",
+                f"the device's memory is still taken after {limit:g} s; starting nevertheless",
+            )
+
+    def _give_up(self, failure: Failure) -> None:
+        self.problem = failure.problem
+        if self.failures > 1:
+            self.problem = type(failure.problem)(
+                f"{failure.problem}; it failed {self.failures} times in a row"
+            )
+        self.replica.move(Stage.FAILED, problem="the engine died")
+        self.report.event("failed", what=failure.what, cause=failure.cause, failures=self.failures)
+        self.on_failed(self)
+
+
+def _loading(replica: Replica, report: About, then_compiles: bool, done: int, total: int) -> None:
+    if replica.stage not in (Stage.STARTING, Stage.LOADING):
+        return
+    replica.move(Stage.LOADING, done, total)
+    report.progress("loading", replica.describe(), done, total)
+    if done == total and then_compiles:
+        replica.move(Stage.COMPILING)
+        report.progress("compiling", replica.describe(), 0, 1)
+
+
+def _not_started(error: OSError | OutsideError) -> Failure:
+    if isinstance(error, OutsideError):
+        return Failure(error, "it could not be started", str(error))
+    cause = error.strerror or str(error)
+    problem = OutsideError(f"the engine could not be started: {cause}")
+    return Failure(problem, "it could not be started", cause)
