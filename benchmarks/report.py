@@ -20,6 +20,23 @@ MARKED = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Rows = list[Sequence[object]]
 
 CHINESE: Mapping[str, str] = {
+    "figure": "项目",
+    "value": "值",
+    "entries": "条目数",
+    "logs with a known error": "含已知错误的日志",
+    "logs with an unknown error or none": "含未知错误或没有错误的日志",
+    "precision": "精确率",
+    "recall": "召回率",
+    "rank that failed first": "最先失败的 rank 正确",
+    "small: seconds": "小日志：秒",
+    "small: CPU seconds": "小日志：CPU 秒",
+    "small: peak MiB": "小日志：峰值 MiB",
+    "one failure: seconds": "一次失败：秒",
+    "one failure: CPU seconds": "一次失败：CPU 秒",
+    "one failure: peak MiB": "一次失败：峰值 MiB",
+    "a crash loop: seconds": "反复崩溃：秒",
+    "a crash loop: CPU seconds": "反复崩溃：CPU 秒",
+    "a crash loop: peak MiB": "反复崩溃：峰值 MiB",
     "No results are committed yet.": "尚未提交结果。",
     "case": "情形",
     "source GB": "源 GB",
@@ -72,6 +89,40 @@ CHINESE: Mapping[str, str] = {
     "reading the int8 weights": "读取 int8 权重",
     "W8A8 over vLLM's W8A8": "W8A8 与 vLLM W8A8 之比",
     "W4A8 over vLLM's bf16": "W4A8 与 vLLM bf16 之比",
+    "scenario": "场景",
+    "replicas": "副本",
+    "answers": "回答",
+    "under way": "进行中",
+    "lost": "丢失",
+    "tokens": "token",
+    "stall p50, s": "停顿 p50，秒",
+    "stall p99, s": "停顿 p99，秒",
+    "whole again after, s": "恢复完整，秒",
+    "active": "两个活动",
+    "standby": "一主一备",
+    "gateway": "网关",
+    "nothing happens": "什么也不发生",
+    "kill -9 of the API process": "kill -9 API 进程",
+    "kill -9 of EngineCore": "kill -9 EngineCore",
+    "SIGTERM to a replica": "对副本发 SIGTERM",
+    "SIGSTOP of EngineCore": "对 EngineCore 发 SIGSTOP",
+    "rolling restart under load": "负载下滚动重启",
+    "kill -9, warm standby": "kill -9，热备",
+    "kill -9 of EngineCore, warm standby": "kill -9 EngineCore，热备",
+    "connection cut": "连接切断",
+    "black hole": "网络黑洞",
+    "half an event": "半个事件",
+    "garbage in a stream": "流中的乱码",
+    "a replica answers 500": "副本回答 500",
+    "two failures in a row": "连续两次故障",
+    "added delay p50, ms": "增加的延迟 p50，毫秒",
+    "p99, ms": "p99，毫秒",
+    "added to the first token p50, ms": "首 token 增加 p50，毫秒",
+    "CPU s for 10,000 tokens": "每一万 token 的 CPU 秒",
+    "events/s": "事件/秒",
+    "events per CPU s": "每 CPU 秒的事件",
+    "direct": "直接",
+    "tunan, no resume": "图南，不续传",
     "fp8 to bf16, also 2 ranks": "fp8 转 bf16，另写 2 个 rank",
 }
 
@@ -196,12 +247,53 @@ def _kernels(content: Any) -> Rows:
     return rows
 
 
+def _diagnose(content: Any) -> Rows:
+    accuracy = content["accuracy"]
+    ranks = f"{accuracy['first_rank_right']} / {accuracy['first_rank_logs']}"
+    rows: Rows = [
+        ("figure", "value"),
+        ("entries", accuracy["entries"]),
+        ("logs with a known error", accuracy["logs_with_a_known_error"]),
+        ("logs with an unknown error or none", accuracy["logs_with_an_unknown_error_or_none"]),
+        ("precision", f"{accuracy['precision']:.3f}"),
+        ("recall", f"{accuracy['recall']:.3f}"),
+        ("rank that failed first", ranks),
+    ]
+    for name, found in content["speed"].items():
+        rows.append((f"{name}: seconds", _spread(found["seconds"], "least", "most")))
+        rows.append((f"{name}: CPU seconds", _spread(found["cpu_seconds"], "least", "most")))
+        rows.append((f"{name}: peak MiB", found["peak_mib"]))
+    return rows
+
+
 def _spread(found: Mapping[str, float], least: str, most: str) -> str:
     return _range(found["median"], found[least], found[most])
 
 
 def _range(median: float, least: float, most: float) -> str:
     return f"{median:g}" if least == most else f"{median:g} ({least:g}-{most:g})"
+
+
+def _chaos(content: Any) -> Rows:
+    """Counts over all answers of a scenario; tokens as lost / given twice / changed."""
+    header = ("scenario", "replicas", "answers", "under way", "lost", "tokens")
+    rows: Rows = [(*header, "stall p50, s", "stall p99, s", "whole again after, s")]
+    for found in content["scenarios"]:
+        tokens = " / ".join(str(found[f"tokens_{k}"]) for k in ("lost", "duplicated", "changed"))
+        counts = (found["requests"], found["hit"], found["requests_lost"], tokens)
+        stalls = (found["stall_p50_s"], found["stall_p99_s"], found["back_s"])
+        rows.append((found["name"], found["setup"], *counts, *stalls))
+    return rows
+
+
+def _gateway(content: Any) -> Rows:
+    added = ("added_delay_p50_ms", "added_delay_p99_ms", "added_first_p50_ms", "added_first_p99_ms")
+    figures = (*added, "cpu_s_per_10000_tokens", "events_per_s", "events_per_cpu_s")
+    header = ("gateway", "added delay p50, ms", "p99, ms", "added to the first token p50, ms")
+    rows: Rows = [(*header, "p99, ms", "CPU s for 10,000 tokens", "events/s", "events per CPU s")]
+    for name, found in content["summary"].items():
+        rows.append((name, *(found[figure] or "-" for figure in figures)))
+    return rows
 
 
 TABLES: Mapping[str, Callable[[Any], Rows]] = {
@@ -212,6 +304,9 @@ TABLES: Mapping[str, Callable[[Any], Rows]] = {
     "serve": _serve,
     "cpu": _cpu,
     "kernels": _kernels,
+    "diagnose": _diagnose,
+    "chaos": _chaos,
+    "gateway": _gateway,
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,207 @@
+"""The services of the chaos benchmark: `tunan serve` alone, or `tunan gateway` before two."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from benchmarks.chaos_proxy import FaultyProxy, Mode, faulty_proxy
+from benchmarks.chaos_scenario import Event
+from tunan.supervisor.control_client import find_services
+from tunan.supervisor.process import descendants
+
+TUNAN = (sys.executable, "-m", "tunan")
+PATIENCE_S = 300.0
+POLL_S = 0.05
+UNWELL_S = 1.0  # how long a proxy misbehaves, but a black hole, which lasts until it is noticed
+BLACK_HOLE_S = 6.0
+NOTICED_S = 20.0
+
+
+class ServiceError(Exception):
+    """A service did not come up; its log is named."""
+
+
+@dataclass
+class Service:
+    """A front door at `url` before two replicas, and where each of them can be hurt."""
+
+    url: str
+    ports: tuple[int, ...]  # of the `tunan serve` processes
+    proxies: Sequence[FaultyProxy] = ()
+    folder: Path = field(default_factory=Path)
+    last_missing: float = 0.0  # time.perf_counter when a replica was last seen not to be ready
+
+    async def stages(self) -> list[dict[str, Any]]:
+        """The replicas as the front door sees them."""
+        timeout = aiohttp.ClientTimeout(total=5)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as client,
+            client.get(f"{self.url}/ready") as answer,
+        ):
+            replicas: list[dict[str, Any]] = (await answer.json())["replicas"]
+            return replicas
+
+    async def until_whole(self, patience_s: float = PATIENCE_S) -> bool:
+        """Returns once every replica is ready; False if that takes longer than `patience_s`."""
+        end = time.perf_counter() + patience_s
+        while time.perf_counter() < end:
+            if await self._whole():
+                return True
+            await asyncio.sleep(POLL_S)
+        return False
+
+    async def watch(self) -> None:
+        """Keeps `last_missing` until it is cancelled."""
+        while True:
+            if not await self._whole():
+                self.last_missing = time.perf_counter()
+            await asyncio.sleep(POLL_S)
+
+    async def _whole(self) -> bool:
+        try:
+            return all(one["stage"] == "ready" for one in await self.stages())
+        except (aiohttp.ClientError, OSError, KeyError, ValueError):
+            return False
+
+    async def inflict(self, event: Event) -> float:
+        """Lets the event happen; returns when it began (time.perf_counter), once it is over."""
+        number = await self._target(event.replica)
+        began = time.perf_counter()
+        if event.do == "rollout":
+            await self._rollout()
+        elif event.do == "kill":
+            os.kill(self._process(number, event.process), signal.Signals[event.signal])
+            await self._until_missing()
+        elif event.do == "cut":
+            self.proxies[number].cut()
+        else:
+            self.proxies[number].become(Mode(event.do))
+            await asyncio.sleep(BLACK_HOLE_S if event.do == "black_hole" else UNWELL_S)
+            self.proxies[number].become(Mode.PASS)
+        return began
+
+    async def _until_missing(self) -> None:
+        """Until the front door has noticed: what is still unnoticed is not yet back."""
+        end = time.perf_counter() + NOTICED_S
+        while await self._whole():
+            if time.perf_counter() > end:
+                raise ServiceError(f"nobody noticed the signal within {NOTICED_S} s")
+            await asyncio.sleep(POLL_S)
+
+    async def _target(self, which: str) -> int:
+        loads = [one["in_flight"] for one in await self.stages()]
+        busiest = loads.index(max(loads))
+        return busiest if which == "busiest" else (busiest + 1) % len(loads)
+
+    def _process(self, number: int, kind: str) -> int:
+        (running,) = find_services(str(self.ports[0]))
+        api: int = running.state["replicas"][number]["pid"]
+        if kind == "api":
+            return api
+        return max(descendants(api), key=_resident)
+
+    async def _rollout(self) -> None:
+        words = [*TUNAN, "rollout", str(self.ports[0])]
+        process = await asyncio.create_subprocess_exec(
+            *words, stdout=asyncio.subprocess.DEVNULL, env=_environment(self.folder)
+        )
+        if status := await process.wait():
+            raise ServiceError(f"`tunan rollout` ended with {status}")
+
+
+def _resident(pid: int) -> int:
+    """Resident pages: EngineCore holds the model, its helpers do not."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+
+
+@contextlib.asynccontextmanager
+async def service(setup: str, model: Path, dtype: str, folder: Path) -> AsyncIterator[Service]:
+    """A ready service of one of the setups of `Scenario`; nothing of it is left afterwards.
+
+    `folder` is there, for logs. Raises `ServiceError` if it does not get ready.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        if setup == "gateway":
+            ports = (_free_port(), _free_port())
+            for port in ports:
+                stack.enter_context(_serving(model, dtype, folder, port, {"count": 1}))
+            proxies = [await stack.enter_async_context(faulty_proxy(port)) for port in ports]
+            door = _free_port()
+            stack.enter_context(_gateway(folder, door, [proxy.url for proxy in proxies]))
+            found = Service(f"http://127.0.0.1:{door}", ports, proxies, folder)
+        else:
+            counts = {"count": 2} if setup == "active" else {"count": 1, "standby": 1}
+            port = _free_port()
+            stack.enter_context(_serving(model, dtype, folder, port, counts))
+            found = Service(f"http://127.0.0.1:{port}", (port,), (), folder)
+        if not await found.until_whole():
+            raise ServiceError(f"the service did not get ready; see {folder}/*.log")
+        yield found
+
+
+@contextlib.contextmanager
+def _serving(
+    model: Path, dtype: str, folder: Path, port: int, counts: dict[str, int]
+) -> Iterator[None]:
+    deployment = {
+        "name": f"chaos-{port}",
+        "model": {"path": str(model), "served_model_name": "model", "dtype": dtype}
+        | {"max_model_len": 1024},
+        "memory": {"kv_cache_gib": 0.25},
+        "replicas": {**counts, "restart": {"first_wait_s": 0.1}},
+        "gateway": {"port": port, "resume_sampled": True},
+    }
+    path = folder / f"{port}.yaml"
+    path.write_text(json.dumps(deployment))  # JSON is YAML
+    yield from _running(["serve", "--config", str(path)], folder, f"serve-{port}")
+
+
+@contextlib.contextmanager
+def _gateway(folder: Path, port: int, urls: Sequence[str]) -> Iterator[None]:
+    words = ["gateway", "--port", str(port), "--resume-sampled"]
+    words += [word for url in urls for word in ("--replica", url)]
+    yield from _running(words, folder, f"gateway-{port}")
+
+
+def _running(words: Sequence[str], folder: Path, name: str) -> Iterator[None]:
+    with (folder / f"{name}.log").open("w") as log:
+        process = subprocess.Popen(
+            [*TUNAN, *words], stdout=log, stderr=log, env=_environment(folder)
+        )
+    try:
+        yield
+    finally:
+        below = descendants(process.pid)
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        for pid in [process.pid, *below]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"XDG_STATE_HOME": str(folder / "state"), "HF_HUB_OFFLINE": "1"}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
