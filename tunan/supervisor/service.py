@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tunan.ascend.emulated import EmulatedDevices
-from tunan.config import Deployment
+from tunan.config import Deployment, Gateway
 from tunan.gateway.app import front_door
 from tunan.gateway.pool import Pool
 from tunan.gateway.replica import HttpAddress, Replica, Role, UnixAddress
@@ -45,7 +45,7 @@ def serve(deployment: Deployment, options: Options) -> int:
 
 
 async def _serve(deployment: Deployment, options: Options) -> int:
-    gateway, report, stop = deployment.gateway, Report(options.as_json), Stop()
+    gateway, report, stop = gateway_of(deployment, options), Report(options.as_json), Stop()
     stop.install()
     size = _checked_size(deployment) if deployment.replicas.managed else None
     with (
@@ -72,6 +72,16 @@ async def _serve(deployment: Deployment, options: Options) -> int:
             _announce(deployment, plans, pool, report, fleet.address)
             async with serving(app, listener), controlled(runtime, fleet):
                 return await fleet.run()
+
+
+def gateway_of(deployment: Deployment, options: Options) -> Gateway:
+    """The gateway's settings; on an NPU, where the noise of our sampler would be made on the host
+    and copied at each step, sampled streams are left to vLLM's unless the deployment says otherwise.
+    """
+    gateway = deployment.gateway
+    if gateway.resume_sampled is not None or options.target == "cpu":
+        return gateway
+    return gateway.model_copy(update={"resume_sampled": False})
 
 
 def _checked_size(deployment: Deployment) -> ModelSize:
