@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from tests.tokenizer import VOCABULARY_SIZE, write_tokenizer
 
@@ -69,6 +69,26 @@ def write_llama(directory: Path, *, seed: int = 0, shards: int = 1, **overrides:
         "num_key_value_heads": 2,
     }
     return _write(directory, config | overrides, seed=seed, shards=shards)
+
+
+def write_decided_llama(directory: Path, *, seed: int = 0) -> Path:
+    """A Llama that is never in two minds: the last token all but decides the next one.
+
+    The best logit leads by far more than any rounding, so that however an engine batches, reads a
+    prompt or adds up, greedy tokens are the same. Returns `directory`.
+    """
+    write_llama(directory, seed=seed)
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor.mul_(0.1)
+    embeddings = tensors["model.embed_tokens.weight"]
+    # One cycle through the whole vocabulary: each token asks for the one after it.
+    cycle = torch.randperm(len(embeddings), generator=torch.Generator().manual_seed(seed))
+    tensors["lm_head.weight"][cycle.roll(-1)] = embeddings[cycle] / embeddings.shape[1] ** 0.5
+    save_file(tensors, file, metadata={"format": "pt"})
+    return directory
 
 
 def write_qwen2(directory: Path, *, seed: int = 0, shards: int = 1, **overrides: Any) -> Path:

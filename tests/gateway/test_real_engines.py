@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.models import write_llama
+from tests.models import write_decided_llama
 from tests.serving import Served, serving
 from tunan.cli.main import main
 
@@ -22,8 +22,6 @@ pytestmark = pytest.mark.engine
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 USAGE = {"stream_options": {"include_usage": True}}
-# To these the generated model's best two logits are at least 0.01 apart in each of 200 steps: what
-# reads a prompt at once rounds otherwise than what reads it token by token, on AMX by over 0.0003.
 ANSWER = {"max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
 CASES: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"messages": [{"role": "user", "content": "Question 111"}], **USAGE}),
@@ -86,7 +84,9 @@ def _tokens(logprobs: dict[str, Any] | None) -> list[str]:
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Served]]:
     folder = tmp_path_factory.mktemp("models")
-    assert main(["convert", str(write_llama(folder / "source")), str(folder / "small")]) == 0
+    assert (
+        main(["convert", str(write_decided_llama(folder / "source")), str(folder / "small")]) == 0
+    )
     with contextlib.ExitStack() as stack:
         servers = [
             stack.enter_context(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.models import write_llama
+from tests.models import write_decided_llama
 from tests.serving import Served, rest_of, serving, wait_until_gone
 from tunan.cli.main import main
 from tunan.supervisor.process import descendants
@@ -22,7 +22,7 @@ TOKENS = 32
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Both replicas are ready."""
     folder = tmp_path_factory.mktemp("replicas")
-    source = write_llama(folder / "source")
+    source = write_decided_llama(folder / "source")
     assert main(["convert", str(source), str(folder / "small-llama")]) == 0
     options = ("--replicas", "2", "--warmup-requests", "2")
     with serving(folder / "small-llama", folder, *options) as server:
