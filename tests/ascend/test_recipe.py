@@ -69,6 +69,20 @@ def test_the_310p_computes_in_float16() -> None:
     ("values", "message"),
     [
         ({"nodes": ["a", "b"]}, "1 ranks .* over 2 nodes"),
+        (
+            {
+                "parallel": {"pipeline": 2},
+                "engine_arguments": ["--speculative-config", '{"method": "mtp"}'],
+            },
+            "refuses multi-token prediction",
+        ),
+        (
+            {
+                "parallel": {"pipeline": 2},
+                "engine_arguments": ['--speculative_config={"method":"deepseek_mtp"}', "--seed=1"],
+            },
+            "refuses multi-token prediction",
+        ),
         ({"parallel": {"tensor": 4, "devices": [0]}}, "names 1 devices, each node needs 4"),
         ({"memory": {"kv_cache": "fp8"}}, "no kernels on Ascend"),
         ({"memory": {"kv_cache": "int8"}}, "int8 is for CPUs"),

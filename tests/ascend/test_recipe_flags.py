@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.ascend.emulated import PROGRAMS, run_emulated
 from tunan.ascend.recipe import NodeCommand, node_commands
@@ -15,32 +16,14 @@ from tunan.supervisor.arguments import common_arguments
 
 pytestmark = pytest.mark.ascend
 
-# How these are spread over devices of 64 GB.
 RECIPES: dict[str, dict[str, Any]] = {
-    "67b-on-8": {"parallel": {"tensor": 8}, "model": {"path": "/m/67b", "max_model_len": 4096}},
-    "67b-in-4-stages": {
-        "parallel": {"tensor": 2, "pipeline": 4, "layer_partition": [24, 24, 24, 23]},
-        "memory": {"utilization": 0.92},
-    },
-    "r1-on-two-machines": {
-        "parallel": {"tensor": 8, "pipeline": 2},
-        "nodes": ["10.0.0.1", "10.0.0.2"],
-        "scheduler": {"max_num_seqs": 64, "max_num_batched_tokens": 4096},
-        "engine_arguments": [
-            "--enable-expert-parallel",
-            '--speculative-config={"method":"mtp","num_speculative_tokens":1}',
-        ],
-    },
-    "v3-on-four-machines": {
-        "parallel": {"tensor": 8, "pipeline": 4},
-        "nodes": ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"],
-        "model": {"path": "/m/v3", "dtype": "bfloat16"},
-    },
-    "r1-distill-qwen-32b": {
-        "parallel": {"tensor": 4},
-        "model": {"path": "/m/qwen", "enforce_eager": True},
+    file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
+    for file in (Path(__file__).parents[2] / "deploy" / "recipes").glob("*.yaml")
+} | {
+    "eager-with-priorities": {
+        "model": {"path": "/m/x", "enforce_eager": True},
         "scheduler": {"policy": "priority"},
-    },
+    }
 }
 # Read by CANN's and HCCL's own libraries, which are not in this environment.
 OF_CANN = {"HCCL_IF_IP", "HCCL_SOCKET_IFNAME"}
@@ -48,7 +31,7 @@ READERS = ("vllm", "vllm_ascend", "torch_npu", "torch", "huggingface_hub")
 
 
 def _deployment(name: str) -> Deployment:
-    return deployment_from({"model": {"path": "/m/x"}, **RECIPES[name]}, name)
+    return deployment_from(RECIPES[name], name)
 
 
 def _commands(name: str) -> tuple[NodeCommand, ...]:
@@ -85,12 +68,13 @@ def test_a_flag_that_vllm_does_not_have_would_be_seen(
 def test_what_was_meant_is_what_vllm_understood(
     parsed: dict[str, list[dict[str, str]]],
 ) -> None:
-    head, other = parsed["r1-on-two-machines"]
+    head, other = parsed["deepseek-r1-w8a8-two-a2"]
     assert (head["tensor_parallel_size"], head["pipeline_parallel_size"]) == ("8", "2")
     assert (head["nnodes"], other["node_rank"], other["headless"]) == ("2", "1", "True")
     assert head["enable_expert_parallel"] == "True"
-    assert "mtp" in head["speculative_config"]
-    (stages,) = _commands("67b-in-4-stages")
+    (alone,) = parsed["deepseek-r1-w8a8-one-a3"]
+    assert "mtp" in alone["speculative_config"]
+    (stages,) = _commands("deepseek-llm-67b-bf16-8-in-4-stages")
     assert stages.environment["VLLM_PP_LAYER_PARTITION"] == "24,24,24,23"
 
 

@@ -190,6 +190,68 @@ def test_the_printed_script_is_valid_shell(capsys: pytest.CaptureFixture[str]) -
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
+TWO = "target: ascend910b3\nmodel: {path: /models/r1}\nparallel: {tensor: 8, pipeline: 2}\n"
+
+
+def test_one_machines_script_can_be_printed_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "deploy.yaml"
+    config.write_text(f"{TWO}nodes: [10.0.0.1, 10.0.0.2]\n")
+    command = ["serve", "--config", str(config), "--print-command"]
+    assert main([*command, "--node", "1"]) == 0
+    script = capsys.readouterr().out
+    assert script.startswith("# ascend910b3, on 10.0.0.2\n")
+    assert script.count("vllm serve") == 1
+    # The shell becomes the engine, which so gets the signals.
+    assert "\nexec vllm serve /models/r1 " in script
+    assert main([*command, "--node", "0", "--json"]) == 0
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert node["node"] == "10.0.0.1"
+
+
+def test_a_machine_that_is_named_is_looked_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "deploy.yaml"
+    config.write_text(f"{TWO}nodes: [localhost, other]\n")
+    assert main(["serve", "--config", str(config), "--print-command", "--node", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 'export HCCL_IF_IP="$ADDRESS"' in lines
+    start = next(i for i, line in enumerate(lines) if "getent" in line) - 1
+    end = next(i for i, line in enumerate(lines) if "nothing is called localhost" in line)
+    looking = "\n".join([*lines[start : end + 1], 'echo "$ADDRESS"'])
+    found = subprocess.run(["bash", "-euc", looking], capture_output=True, text=True, check=True)
+    assert found.stdout == "127.0.0.1\n"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "number", "complaint"),
+    [
+        ("[10.0.0.1, 10.0.0.2]", "2", "there are nodes 0 to 1"),
+        ("[10.0.0.1, 10.0.0.2]", "-1", "there are nodes 0 to 1"),
+        ("[]", "0", "names no `nodes`"),
+    ],
+)
+def test_a_machine_that_the_deployment_does_not_have_is_wrong_use(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    nodes: str,
+    number: str,
+    complaint: str,
+) -> None:
+    config = tmp_path / "deploy.yaml"
+    config.write_text(f"{TWO}nodes: {nodes}\n")
+    command = ["serve", "--config", str(config), "--print-command", "--node", number]
+    assert main(command) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_node_is_only_printed(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", str(checkpoint), "--node", "0"]) == 2
+    assert "--node goes with --print-command" in error_of(capsys)
+
+
 def test_a_printed_script_stops_where_cann_is_missing(tmp_path: Path) -> None:
     model = tmp_path / "somewhere" / "model"
     command = [sys.executable, "-m", "tunan", "serve", "somewhere/model", "--print-command"]

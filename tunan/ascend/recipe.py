@@ -8,6 +8,7 @@ here has run on an NPU.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ SET_ENV = (
 class NodeCommand:
     """What to run on one machine. `address` is None when there is only this one.
 
-    The value `$NIC` in `environment` stands for the network interface that has `address`.
+    In `environment` the value `$NIC` stands for the network interface that has `address`, and
+    `$ADDRESS` for what the name `address` leads to, where it is a name.
     """
 
     address: str | None
@@ -104,6 +106,18 @@ def _check_types(deployment: Deployment, target: str) -> None:
         )
     if target == "ascend310p" and deployment.model.dtype not in ("auto", "float16"):
         raise UsageError("model.dtype: the 310P has float16 only; use float16 or auto")
+    if deployment.parallel.pipeline > 1 and _predicts_tokens(deployment.engine_arguments):
+        raise UsageError(
+            "parallel.pipeline: vllm-ascend refuses multi-token prediction (--speculative-config "
+            "with mtp) in a pipeline; leave one of the two out"
+        )
+
+
+def _predicts_tokens(arguments: tuple[str, ...]) -> bool:
+    """Whether vLLM is told to speculate with a model's own MTP layers."""
+    words = " ".join(arguments).replace("_", "-")
+    given = words.partition("--speculative-config")[2].split(" --")[0]
+    return "mtp" in given.lower()
 
 
 def _ascend_flags(
@@ -165,14 +179,24 @@ def _environment(deployment: Deployment, address: str | None, local_ranks: int) 
         layers = ",".join(str(count) for count in deployment.parallel.layer_partition)
         environment["VLLM_PP_LAYER_PARTITION"] = layers
     if address is not None and len(deployment.nodes) > 1:
+        own = address if is_address(address) else "$ADDRESS"
         environment |= {
-            "HCCL_IF_IP": address,
-            "VLLM_HOST_IP": address,
+            "HCCL_IF_IP": own,
+            "VLLM_HOST_IP": own,
             "HCCL_SOCKET_IFNAME": "$NIC",
             "GLOO_SOCKET_IFNAME": "$NIC",
             "TP_SOCKET_IFNAME": "$NIC",
         }
     return environment
+
+
+def is_address(node: str) -> bool:
+    """Whether a machine is named by its IPv4 or IPv6 address, not by a name."""
+    try:
+        ip_address(node)
+    except ValueError:
+        return False
+    return True
 
 
 def _checkpoint_config(path: Path) -> dict[str, Any]:

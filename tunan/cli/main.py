@@ -15,6 +15,7 @@ from tunan import __version__
 from tunan.errors import TunanError
 
 VERBS = (
+    "install",
     "convert",
     "verify",
     "serve",
@@ -27,6 +28,7 @@ VERBS = (
     "ops",
     "doctor",
     "monitor",
+    "top",
     "emulate",
 )
 

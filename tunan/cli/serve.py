@@ -59,6 +59,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--shutdown-timeout", type=float, metavar="SECONDS", help="drain at most")
     parser.add_argument("--api-keys-file", type=Path, metavar="FILE", help="one key a line")
     parser.add_argument("--print-command", action="store_true", help="print it, do not start")
+    parser.add_argument(
+        "--node", type=int, metavar="N", help="print that of one machine; 0: the head"
+    )
     parser.add_argument("--verbose", action="store_true", help="show the engine's log on stderr")
     add_common_options(parser)
     parser.set_defaults(run=run, takes_engine_arguments=True)
@@ -86,6 +89,8 @@ def _run(args: argparse.Namespace) -> int:
     from tunan.supervisor.print_command import print_command
     from tunan.supervisor.service import Options, serve
 
+    if args.node is not None and not args.print_command:
+        raise UsageError("--node goes with --print-command")
     deployment = deployment_of(args)
     refuse_unavailable(deployment)
     emulated = EmulatedDevices.of(os.environ)
@@ -96,7 +101,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.print_command:
         if not here:
             raise UsageError("replicas: all are elsewhere, so no engine is started from here")
-        print_command(deployment, target, as_json=args.json)
+        print_command(deployment, target, as_json=args.json, node=args.node)
         return 0
     if here and target != "cpu":
         require(target, deployment.parallel, emulated, replicas=here)

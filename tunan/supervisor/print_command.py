@@ -4,7 +4,7 @@ import json
 import shlex
 from pathlib import Path
 
-from tunan.ascend.recipe import SET_ENV, NodeCommand, node_commands
+from tunan.ascend.recipe import SET_ENV, NodeCommand, is_address, node_commands
 from tunan.ascend.target import CANN_VERSION
 from tunan.config import Deployment
 from tunan.errors import UsageError
@@ -20,12 +20,19 @@ RUNTIME = Path("$RUN")
 MAKE_RUNTIME = "RUN=$(mktemp -d /tmp/tunan-XXXXXXXX) || exit 3"
 
 
-def print_command(deployment: Deployment, target: str, as_json: bool) -> None:
-    """Prints, on stdout, what `tunan serve` would run on each machine."""
+def print_command(
+    deployment: Deployment, target: str, as_json: bool, node: int | None = None
+) -> None:
+    """Prints, on stdout, what `tunan serve` would run on each machine, or on that of `node` alone.
+
+    Raises `UsageError` for a node that the deployment does not have.
+    """
     # Whoever runs the script may be elsewhere.
     model = deployment.model.model_copy(update={"path": deployment.model.path.absolute()})
     deployment = deployment.model_copy(update={"model": model})
     commands = _for_cpu(deployment) if target == "cpu" else _for_ascend(deployment, target)
+    if node is not None:
+        commands = (_of_node(commands, node),)
     if as_json:
         listing = [
             {"node": c.address, "environment": c.environment, "command": list(c.arguments)}
@@ -33,7 +40,16 @@ def print_command(deployment: Deployment, target: str, as_json: bool) -> None:
         ]
         print(json.dumps({"target": target, "nodes": listing}, ensure_ascii=False, indent=2))  # noqa: T201
         return
-    print("\n\n".join(_script(command, target) for command in commands))  # noqa: T201
+    print("\n\n".join(_script(command, target, becomes=node is not None) for command in commands))  # noqa: T201
+
+
+def _of_node(commands: tuple[NodeCommand, ...], node: int) -> NodeCommand:
+    several = [command for command in commands if command.address is not None]
+    if not several:
+        raise UsageError(f"--node {node}: the deployment file names no `nodes`")
+    if not 0 <= node < len(several):
+        raise UsageError(f"--node {node}: there are nodes 0 to {len(several) - 1}, 0 is the head")
+    return several[node]
 
 
 def _for_cpu(deployment: Deployment) -> tuple[NodeCommand, ...]:
@@ -76,7 +92,8 @@ def _on_its_port(deployment: Deployment, replica: int) -> Deployment:
     return deployment.model_copy(update={"gateway": gateway})
 
 
-def _script(command: NodeCommand, target: str) -> str:
+def _script(command: NodeCommand, target: str, becomes: bool) -> str:
+    """`becomes`: the shell becomes the engine, so that signals meant for it arrive."""
     lines = [f"# {target}" + (f", on {command.address}" if command.address else "")]
     if target != "cpu":
         for script in SET_ENV:
@@ -85,14 +102,36 @@ def _script(command: NodeCommand, target: str) -> str:
                 f". {script}",
             ]
     if "$NIC" in command.environment.values():
-        lines.append(f"NIC=$(ip -o -4 addr show to {command.address} | awk '{{print $2; exit}}')")
-        lines.append(_stop_unless('-n "$NIC"', f"no interface has {command.address}"))
+        lines += _look_up(str(command.address))
     if any(str(RUNTIME) in value for value in command.environment.values()):
         lines.append(MAKE_RUNTIME)
     lines += [f"export {name}={_quoted(value)}" for name, value in command.environment.items()]
     words = [_quoted(word) for word in command.arguments]
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    if becomes:
+        words[0] = f"exec {words[0]}"
     return "\n".join([*lines, " \\\n  ".join([" ".join(words[:first]), *words[first:]])])
+
+
+def _look_up(address: str) -> list[str]:
+    """Sets NIC, and ADDRESS where a name is all that is known; it may come up after the node."""
+    lines, own = [], address
+    if not is_address(address):
+        ask = f"getent ahostsv4 {shlex.quote(address)} | awk '{{print $1; exit}}'"
+        lines = [
+            "for _ in $(seq 60); do",
+            f"  ADDRESS=$({ask})",
+            '  [ -z "$ADDRESS" ] || break',
+            "  sleep 2",
+            "done",
+            _stop_unless('-n "$ADDRESS"', f"nothing is called {address}"),
+        ]
+        own = '"$ADDRESS"'
+    return [
+        *lines,
+        f"NIC=$(ip -o -4 addr show to {own} | awk '{{print $2; exit}}')",
+        _stop_unless('-n "$NIC"', f"no interface has {address}"),
+    ]
 
 
 def _stop_unless(condition: str, message: str) -> str:
@@ -101,7 +140,7 @@ def _stop_unless(condition: str, message: str) -> str:
 
 def _quoted(word: str) -> str:
     """For a shell, with the variables that the script itself sets left open."""
-    for variable in ("$NIC", str(RUNTIME)):
+    for variable in ("$NIC", "$ADDRESS", str(RUNTIME)):
         if variable in word:
             before, after = word.split(variable, 1)
             return f'{shlex.quote(before) if before else ""}"{variable}"{after}'

@@ -1,0 +1,1 @@
+"""What `tunan install` prints, runs and writes: steps for a system and a chip, files beside."""

@@ -1,0 +1,3 @@
+
+# The clone of this project.
+PROJECT=@PROJECT@

@@ -1,0 +1,7 @@
+# NNAL, whose libatb.so has the fused operators; its installer asks for the toolkit's environment
+# That script reads variables that are not set.
+set +eu
+# shellcheck source=/dev/null
+. "$ASCEND/ascend-toolkit/set_env.sh"
+set -eu
+install_cann @NNAL@

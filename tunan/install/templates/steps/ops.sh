@@ -1,0 +1,2 @@
+# CANN's operator kernels for this chip
+install_cann @OPS@
