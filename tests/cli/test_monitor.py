@@ -17,7 +17,10 @@ from tunan.cli.main import main
 FAKEBIN = Path(__file__).parents[1] / "ascend/fakebin"
 
 
-def test_it_serves_what_npu_smi_tells_and_ends_on_sigterm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_what_npu_smi_tells_until_it_is_stopped(
+    ending: signal.Signals, tmp_path: Path
+) -> None:
     environment = os.environ | {
         "PATH": f"{FAKEBIN}:{os.environ['PATH']}",
         "FAKE_PYTHON": sys.executable,
@@ -32,8 +35,9 @@ def test_it_serves_what_npu_smi_tells_and_ends_on_sigterm(tmp_path: Path) -> Non
         with urllib.request.urlopen(match[1], timeout=30) as answer:
             text = answer.read().decode()
         assert len(re.findall(r"(?m)^npu_utilization\{", text)) == 4
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(ending)
         assert process.wait(30) == 0
+        assert process.stderr.read() == ""
 
 
 def test_a_port_that_is_taken_is_status_3(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,3 +46,40 @@ def test_a_port_that_is_taken_is_status_3(capsys: pytest.CaptureFixture[str]) ->
         taken.listen()
         assert main(["monitor", "--port", str(taken.getsockname()[1])]) == 3
     assert "choose another with --port" in capsys.readouterr().err
+
+
+def test_the_deployment_file_says_the_port_and_options_win(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "deploy.yaml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        file.write_text(f"model: {{path: /m}}\nmonitor: {{port: {port}}}\n", encoding="utf-8")
+        assert main(["monitor", "--config", str(file)]) == 3
+        assert f"127.0.0.1:{port}: " in capsys.readouterr().err
+        file.write_text("model: {path: /m}\nmonitor: {port: 0}\n", encoding="utf-8")
+        assert main(["monitor", "--config", str(file), "--port", str(port)]) == 3
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("a..b", 2), ("a" * 300, 2), ("", 2), ("192.0.2.1", 3)]
+)
+def test_a_host_that_is_not_here_is_named(
+    host: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["monitor", "--host", host, "--port", "0"]) == status
+    error = capsys.readouterr().err
+    assert "choose another with --host" in error
+    assert len(error) < 200
+
+
+@pytest.mark.parametrize("option", ["--port", "--interval"])
+@pytest.mark.parametrize("value", ["x", "-1", "nan", "100000", ""])
+def test_a_wrong_number_is_status_2(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["monitor", f"{option}={value}"])
+    assert f"argument {option}: must be a number" in capsys.readouterr().err

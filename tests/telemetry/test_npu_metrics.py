@@ -1,5 +1,6 @@
 """The exporter's metrics: names, what is unknown, devices that disappear, tools that fail."""
 
+import re
 import threading
 import urllib.request
 from dataclasses import replace
@@ -168,3 +169,30 @@ def test_a_reading_that_hangs_is_not_waited_for_at_the_end() -> None:
     reader.stop()
     assert reader.last.report
     release.set()
+
+
+def test_a_port_is_up_or_down_or_has_no_sample() -> None:
+    links = [{0: True, 1: False}, {}]
+    reader = Reader(lambda: parse_table(info(a2(3))), 3600, lambda _: links.pop(0))
+    reader.read_once()
+    text = generate_latest(registry_of(reader)).decode()
+    found = re.findall(r'(?m)^npu_chip_info_link_status\{.*id="(\d)".* (\S+)$', text)
+    assert found == [("0", "1.0"), ("1", "0.0")]
+
+
+def test_ports_are_not_asked_at_every_reading_but_when_devices_change() -> None:
+    machine = a2(2)
+    tool, asked = FakeTool(machine), list[int]()
+
+    def links(count: int) -> dict[int, bool]:
+        asked.append(count)
+        return dict.fromkeys(range(count), True)
+
+    reader = Reader(lambda: parse_table(tool.text), 0.001, links)
+    reader.read_once()
+    reader.read_once()
+    assert asked == [2]
+    assert reader.last.links == {0: True, 1: True}
+    tool.text = info(replace(machine, dies=machine.dies[:1]))
+    reader.read_once()
+    assert asked == [2, 1]

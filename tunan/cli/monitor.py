@@ -4,6 +4,11 @@ import argparse
 import signal
 import sys
 import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunan.config.deployment import Monitor
 
 _DESCRIPTION = """\
 Serves http://HOST:PORT/metrics for Prometheus until it is stopped: NPUs under the names of
@@ -14,6 +19,7 @@ Needs neither an NPU nor the engine; without an NPU tunan_monitor_npus_readable 
 _EXAMPLE = """\
 example:
   tunan monitor --port 8000
+  tunan monitor --config deploy.yaml     (its `monitor`)
 """
 
 
@@ -28,10 +34,11 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="deployment file")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=8000, help="default: 8000; 0: any")
+    parser.add_argument("--port", type=_port, help="default: 8000; 0: any")
     parser.add_argument(
-        "--interval", type=_seconds, default=5.0, metavar="S", help="between readings; default: 5"
+        "--interval", type=seconds_between, metavar="S", help="between readings; default: 5"
     )
     add_common_options(parser, as_json=False)
     parser.set_defaults(run=run)
@@ -39,19 +46,40 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C."""
+    from tunan.ascend.probes.programs import end_running
     from tunan.telemetry.exporter import exporting
 
+    settings = _settings(args)
     ended = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: ended.set())
+
+    def end(*_: object) -> None:
+        ended.set()
+        end_running()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with exporting(args.host, args.port, args.interval) as (port, reader):
+        with exporting(args.host, settings.port, settings.interval_s) as (port, reader):
             devices = reader.last.report.devices if reader.last.report else ()
             seen = f"{len(devices)} NPUs" if devices else f"no NPU ({reader.last.error})"
-            _say(f"monitor: http://{args.host}:{port}/metrics, {seen}")
+            host = f"[{args.host}]" if ":" in args.host else args.host
+            _say(f"monitor: http://{host}:{port}/metrics, {seen}")
             ended.wait()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return 0
+
+
+def _settings(args: argparse.Namespace) -> "Monitor":
+    """The deployment file's `monitor` with the command line's options on top."""
+    from tunan.config import load_deployment
+    from tunan.config.deployment import Monitor
+    from tunan.config.loading import without_unset
+
+    options = {"port": args.port, "interval_s": args.interval}
+    if args.config is not None:
+        return load_deployment(args.config, {"monitor": options}).monitor
+    return Monitor(**without_unset(options))
 
 
 def _say(line: str) -> None:
@@ -59,14 +87,17 @@ def _say(line: str) -> None:
 
 
 def _port(value: str) -> int:
-    port = int(value)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError("must be between 0 and 65535")
-    return port
+    if not value.isdecimal() or int(value) > 65535:
+        raise argparse.ArgumentTypeError("must be a number between 0 and 65535")
+    return int(value)
 
 
-def _seconds(value: str) -> float:
-    seconds = float(value)
+def seconds_between(value: str) -> float:
+    """An argument that is the time between two readings. Raises `ArgumentTypeError`."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds < 86400:
-        raise argparse.ArgumentTypeError("must be more than 0 and less than a day")
+        raise argparse.ArgumentTypeError("must be a number of seconds, less than a day")
     return seconds

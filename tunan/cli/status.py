@@ -37,11 +37,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(states, ensure_ascii=False, indent=2))  # noqa: T201
     else:
-        print("\n\n".join(map(_shown, states)))  # noqa: T201
+        print("\n\n".join(map(shown, states)))  # noqa: T201
     return 0 if all(state["ready"] for state in states) else 1
 
 
-def _shown(state: dict[str, Any]) -> str:
+def shown(state: dict[str, Any]) -> str:
+    """A service and its replicas, as lines."""
     from tunan.cli.table import render
 
     ready = "ready" if state["ready"] else "not ready"

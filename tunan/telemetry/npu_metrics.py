@@ -72,6 +72,7 @@ class NpuCollector(Collector):
                     family.add_metric(labels[number], sample)
             yield family
         yield _names(devices)
+        yield _links(reading, labels)
         yield from _processes(reading, devices, labels)
 
 
@@ -103,6 +104,14 @@ def _names(devices: list[tuple[str, NpuDevice]]) -> Metric:
     )
     for number, device in devices:
         family.add_metric(_labels(number, device), 1)
+    return family
+
+
+def _links(reading: Reading, labels: dict[str, list[str]]) -> Metric:
+    family = GaugeMetricFamily("npu_chip_info_link_status", "1: its port is up", labels=LABELS)
+    for place, names in enumerate(labels.values()):
+        if (up := reading.links.get(place)) is not None:
+            family.add_metric(names, float(up))
     return family
 
 

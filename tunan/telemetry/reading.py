@@ -2,20 +2,23 @@
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from tunan.ascend.probes.npu import NpuReport
 from tunan.ascend.probes.probe import Probe
 
 Read = Callable[[], Probe[NpuReport]]
+ReadLinks = Callable[[int], Mapping[int, bool]]
+LINKS_EVERY_S = 30.0  # a process for each device, of something that seldom changes
 
 
 @dataclass(frozen=True)
 class Reading:
     """The last report, None if the last reading failed; `seen`: ids of all devices so far.
 
-    `at` is Unix time, `seconds` how long it took, `failures` counts since the start.
+    `at` is Unix time, `seconds` how long it took, `failures` counts since the start. `links`:
+    whether the network port of the device at a place of the report is up, where that is known.
     """
 
     report: NpuReport | None = None
@@ -24,14 +27,20 @@ class Reading:
     seconds: float = 0.0
     failures: int = 0
     seen: frozenset[str] = frozenset()
+    links: Mapping[int, bool] = field(default_factory=dict)
 
 
 class Reader:
-    """Asks `read` every `interval` seconds in a thread of its own; a hung tool delays only this."""
+    """Asks `read` every `interval` seconds in a thread of its own; a hung tool delays only this.
 
-    def __init__(self, read: Read, interval: float) -> None:
+    `links` is asked for the ports of so many devices, not oftener than every `LINKS_EVERY_S`.
+    """
+
+    def __init__(self, read: Read, interval: float, links: ReadLinks = lambda _: {}) -> None:
         self._read = read
         self._interval = interval
+        self._links = links
+        self._links_due = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="npu-reader", daemon=True)
         self.last = Reading()
@@ -60,8 +69,18 @@ class Reader:
         )
         if probe.value:
             ids = frozenset(device_ids(probe.value))
-            taken = replace(taken, seen=taken.seen | ids)
+            links = self._links_of(len(probe.value.devices))
+            taken = replace(taken, seen=taken.seen | ids, links=links)
         self.last = taken
+
+    def _links_of(self, count: int) -> Mapping[int, bool]:
+        """The last ones, unless they are old or those of another number of devices."""
+        now = time.monotonic()
+        before = self.last.report
+        if now >= self._links_due or before is None or len(before.devices) != count:
+            self._links_due = now + max(self._interval, LINKS_EVERY_S)
+            return self._links(count)
+        return self.last.links
 
     def _go_on(self) -> None:
         while not self._stop.wait(self._interval):
