@@ -122,3 +122,32 @@ def test_a_record_that_was_tampered_with_is_no_crash(answer: object) -> None:
     assert look_at_npus(sight).value is None
     sight.names("/dev")
     sight.disk("/")
+
+
+def test_a_tool_that_hangs_is_ended_before_its_time_when_this_program_ends(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    tool = script(tmp_path, "hanging-tool", f"echo $$ > {started}; sleep 600")
+    answers: list[programs.Ran] = []
+    thread = threading.Thread(target=lambda: answers.append(programs.run([tool], {}, 600)))
+    thread.start()
+    while not (started.exists() and started.read_text().endswith("\n")):
+        time.sleep(0.01)
+    programs.end_running()
+    thread.join(30)
+    assert answers == [programs.Ran(-9, "")]
+    assert ended(int(started.read_text()))
+
+
+def test_a_tool_does_not_outlive_an_interrupt(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    tool = script(
+        tmp_path, "interrupted-tool", f"echo $$ > {started}; sleep 0.3; kill -INT $PPID; sleep 600"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        programs.run([tool], {"PATH": os.environ["PATH"]}, 600)
+    process = int(started.read_text())
+    for _ in range(3000):
+        if ended(process):
+            break
+        time.sleep(0.01)
+    assert ended(process)

@@ -1,5 +1,6 @@
 """`tunan diagnose`."""
 
+import gzip
 import io
 import json
 import os
@@ -49,6 +50,19 @@ def test_without_a_log_the_last_engines_is_taken(
     assert "npu-memory-uce" in capsys.readouterr().out
 
 
+def test_the_log_of_the_run_that_failed_is_found_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = tmp_path / "tunan" / "a-1"
+    for age, name in enumerate(("engine-1.log", "engine-0.log", "engine-1.log.1")):
+        os.utime(_log(folder, "all is well\n", name), (9 - age, 9 - age))
+    assert main(["diagnose"]) == 1
+    os.utime(_log(folder, "RuntimeError: UCE ERROR\n", "engine-0.log.1"), (5, 5))
+    assert main(["diagnose"]) == 0
+    assert f"where: {folder}/engine-0.log.1:1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -81,3 +95,35 @@ def test_it_needs_neither_torch_nor_an_engine(tmp_path: Path) -> None:
         [sys.executable, "-c", code, log], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_json_is_json_whatever_the_terminal_s_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = _log(tmp_path, "ValueError: caf\u00e9 \U0001f600\n")
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="ascii"))
+    assert main(["diagnose", str(log), "--json", "--lang", "zh"]) == 1
+    assert json.loads(out.getvalue())["cause"]["text"] == "ValueError: caf\u00e9 \U0001f600"
+
+
+@pytest.mark.parametrize(
+    ("content", "program"),
+    [
+        (gzip.compress(b"RuntimeError: NPU out of memory.\n"), "zcat"),
+        ("RuntimeError: NPU out of memory.\n".encode("utf-16"), "iconv"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_what_makes_it_one(
+    content: bytes, program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "engine.log"
+    log.write_bytes(content)
+    assert main(["diagnose", str(log)]) == 2
+    error = capsys.readouterr().err
+    assert f"tunan: {log}: is not plain text: `{program}" in error
+
+
+def test_a_log_that_breaks_off_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "/proc/self/mem"]) == 3
+    assert "tunan: /proc/self/mem: " in capsys.readouterr().err

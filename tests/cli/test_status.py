@@ -136,3 +136,17 @@ def test_a_socket_that_a_killed_service_left_is_no_service(
         listener.bind(str(left / CONTROL_SOCKET))
     assert main(["status"]) == 3
     assert "no service" in capsys.readouterr().err
+
+
+def test_a_service_that_hangs_is_not_taken_for_none(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tunan.supervisor.control_client.STATUS_PATIENCE_S", 0.1)
+    hanging = temporary / "tunan-hanging"
+    hanging.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(hanging / CONTROL_SOCKET))
+        listener.listen()
+        for verb in ("status", "rollout"):
+            assert main([verb]) == 3
+            assert "a service has not answered for 0.1 s" in capsys.readouterr().err

@@ -50,6 +50,8 @@ def test_every_key_of_the_design_is_known(tmp_path: Path) -> None:
         ("model: {path: /m}\nwarmup: {requests: many}\n", r":2: `warmup.requests`: input should"),
         ("model: {path: /m}\nmodel: {path: /n}\n", ":2: `model` is given twice"),
         ("model: [\n", "not valid YAML"),
+        ("model: &m {path: *m}\n", "`model.path`"),
+        ("model: {path: /m}\nnodes: &n [*n]\n", ":2: `nodes.0`"),
         ("- a\n", "must be a mapping"),
         ("", "must be a mapping"),
         ("model: !!python/object/apply:os.system [true]\n", "not valid YAML"),
@@ -70,6 +72,8 @@ def test_a_missing_file_and_a_binary_file_are_told(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not UTF-8"):
         load_deployment(binary)
+    with pytest.raises(UsageError, match="larger than 1 MiB"):
+        load_deployment(Path("/dev/zero"))
 
 
 def test_options_lie_on_top_of_the_file_and_none_changes_nothing(tmp_path: Path) -> None:

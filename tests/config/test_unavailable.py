@@ -13,7 +13,6 @@ from tunan.errors import UsageError
         ("scheduler", {"ttft_ms": 120}, "scheduler.ttft_ms"),
         ("scheduler", {"tpot_ms": 50}, "scheduler.tpot_ms"),
         ("memory", {"swap_gib": 16}, "memory.swap_gib"),
-        ("monitor", {"port": 8000}, "monitor.port"),
     ],
 )
 def test_it_is_named_with_what_to_do_instead(

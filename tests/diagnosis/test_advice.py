@@ -38,6 +38,22 @@ def test_a_shortage_lowers_the_utilization_by_what_is_missing() -> None:
     ]
 
 
+def test_a_device_without_a_byte_left_is_short_of_all_that_was_asked_for() -> None:
+    # 3 GiB of 60 are missing, 5 %, and 2 % are kept free.
+    line = ALLOCATION.format(
+        asked="3.00 GiB", used="59.00 GiB", free="0 bytes", reserved="59.50 GiB"
+    )
+    assert _advised(line, SETTINGS)[0] == "--gpu-memory-utilization=0.83"
+
+
+def test_a_context_beyond_the_model_s_is_lowered_to_it() -> None:
+    line = (
+        "Value error, User-specified max_model_len (131072) is greater than the derived "
+        "max_model_len (max_position_embeddings=4096 or model_max_length=None in config.json)."
+    )
+    assert _advised(line) == ["--max-model-len=4096"]
+
+
 def test_memory_that_somebody_else_holds_is_looked_at_first() -> None:
     line = ALLOCATION.format(
         asked="4.00 GiB", used="30.00 GiB", free="1.00 GiB", reserved="30.00 GiB"
@@ -111,3 +127,20 @@ def test_a_message_without_numbers_still_has_advice() -> None:
     assert _advised("RuntimeError: NPU out of memory.", SETTINGS)[0] == (
         "--gpu-memory-utilization=0.85"
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ALLOCATION.format(asked="1.2.3 GiB", used="1.00 GiB", free="0..0 GiB", reserved="1.00 GiB"),
+        "ValueError: Free memory on device (1.2.3/60 GiB) on startup is less than desired GPU "
+        "memory utilization (0.9, 54.00 GiB).",
+        "ValueError: Free memory on device (0/0 GiB) on startup is less than desired GPU memory "
+        "utilization (0.9, 54.00 GiB).",
+        "ValueError: To serve at least one request with the model's max seq len (9), (0 GiB KV "
+        "cache is needed, which is larger than the available KV cache memory (0 GiB).",
+    ],
+)
+def test_numbers_that_make_no_sense_are_no_error_of_ours(line: str) -> None:
+    found = diagnose_streams([("log", io.BytesIO(line.encode()))])
+    assert found.verdict == "known"

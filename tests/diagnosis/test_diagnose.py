@@ -7,6 +7,7 @@ import pytest
 
 from tests.diagnosis.noise import quiet_log
 from tunan.diagnosis import Diagnosis, diagnose, diagnose_streams, findings
+from tunan.diagnosis.text import text
 
 WORKER0 = "(Worker_TP0 pid=7) ERROR 11-30 21:25:{s:02} [multiproc_executor.py:987] {text}"
 WORKER1 = "(Worker_TP1 pid=8) ERROR 11-30 21:25:{s:02} [multiproc_executor.py:987] {text}"
@@ -75,6 +76,35 @@ def test_the_first_exception_after_the_engine_gave_up_is_the_likeliest() -> None
 def test_wrappers_alone_say_that_the_error_is_not_in_the_log() -> None:
     found = _of(_at(API, 1, "RuntimeError: Engine core initialization failed. See root cause"))
     assert (found.verdict, found.cause) == ("unknown", None)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Worker proc VllmWorker-1 died unexpectedly, shutting down executor.",
+        "RuntimeError: Engine core process EngineCore_DP0 died unexpectedly.",
+    ],
+)
+def test_a_process_that_is_gone_without_a_word_is_no_clean_log(said: str) -> None:
+    assert _of(_at(CORE, 1, said)).verdict == "unknown"
+
+
+@pytest.mark.parametrize("said", ["EE1001: The argument is invalid.", "E40021: it did not compile"])
+def test_codes_alone_are_no_clean_log(said: str) -> None:
+    found = _of(said)
+    assert (found.verdict, found.cause) == ("unknown", None)
+    assert found.codes
+    assert text(found, "en").startswith("cause: not known beyond the codes below")
+
+
+def test_a_number_that_is_no_status_is_a_clean_log() -> None:
+    assert _of("result: 123456 tokens").verdict == "clean"
+
+
+def test_a_crash_in_native_code_is_the_cause_only_if_nothing_says_more() -> None:
+    crash = "(Worker_TP0 pid=7) Fatal Python error: Segmentation fault"
+    assert _of(crash).id == "native-crash"
+    assert _of(crash, _at(WORKER0, 2, OUT_OF_MEMORY)).id == "npu-out-of-memory"
 
 
 def test_pydantics_second_line_is_the_error() -> None:

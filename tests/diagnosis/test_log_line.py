@@ -31,6 +31,15 @@ from tunan.diagnosis.log_line import LogLine, log_line
         ),
         ("engine-1  | ValueError: y", LogLine("", "ValueError: y")),
         (
+            "[pod/r1-0/vllm] (EngineCore pid=1) KeyError: 5",
+            LogLine("EngineCore", "KeyError: 5", "1"),
+        ),
+        (
+            r'{"log":"\u001b[36m(EngineCore pid=1)\u001b[0m KeyError: \"6\"\n","stream":"stderr"}',
+            LogLine("EngineCore", 'KeyError: "6"', "1"),
+        ),
+        ('{"log":"KeyError: 7', LogLine("", '{"log":"KeyError: 7')),
+        (
             "(RayWorkerWrapper pid=4, ip=10.0.0.2) KeyError: 4",
             LogLine("RayWorkerWrapper", "KeyError: 4", "4"),
         ),

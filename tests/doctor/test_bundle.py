@@ -27,6 +27,7 @@ def bundle(tmp_path: Path) -> tuple[Path, Examination]:
     log = tmp_path / "state/r1-8080/engine.log"
     log.parent.mkdir(parents=True)
     log.write_text("worker on 10.7.7.18 (atlas-17), Authorization: Bearer sesame-open\n")
+    log.with_name("engine.log.1").write_text("args: {'api_key': ['sesame-open']}\n")
     examined = subject(server, TWO_NODES)
     examination = examine(examined)
     path = tmp_path / "machine.tar.gz"
@@ -55,6 +56,7 @@ def test_nothing_private_is_in_it(bundle: tuple[Path, Examination]) -> None:
     files = contents(bundle[0])
     assert set(files) == {
         "doctor/facts.json", "doctor/report.txt", "doctor/logs/r1-8080-engine.log",
+        "doctor/logs/r1-8080-engine.log.1",
     }  # fmt: skip
     for text in files.values():
         for private in ("10.7.7.", "10.8.8.", "atlas-17", "sesame"):

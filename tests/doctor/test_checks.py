@@ -357,6 +357,55 @@ def test_a_machine_without_npus_is_for_the_cpu_and_is_told_its_uses() -> None:
     assert {"driver", "toolkit", "chip"}.isdisjoint(f.id for f in examination.findings)
 
 
+def test_a_machine_whose_npus_do_not_answer_does_not_pass_for_one_without() -> None:
+    server = FakeServer(a2(failure="dcmi module initialize failed. ret is -8005"))
+    server.folders["/dev"] = ["null"]
+    examination = examine(subject(server))
+    assert "failed with -8005" in examination.machine
+    (count,) = [each for each in examination.findings if each.id == "npu-count"]
+    assert (count.state, count.fix) == (
+        "warning",
+        "tunan doctor --target ascend910b3, or the chip it should have",
+    )
+
+
+def test_standbys_take_devices_too() -> None:
+    wanted = asked("ascend910b3", parallel={"tensor": 4}, replicas={"count": 2, "standby": 1})
+    count = found(FakeServer(), "npu-count", wanted)
+    assert count
+    assert (count.state, count.needed) == ("failed", "12 for 3 x 4 ranks")
+
+
+def test_devices_that_are_named_have_to_be_there() -> None:
+    wanted = asked("ascend910b3", parallel={"tensor": 2, "devices": [7, 8]})
+    count = found(FakeServer(), "npu-count", wanted)
+    assert count
+    assert (count.state, count.found) == ("failed", "8 devices, no 8")
+
+
+def test_replicas_on_a_cpu_share_its_memory() -> None:
+    one, three = (
+        found(FakeServer(), "model-fit", asked("cpu", replicas={"count": count}))
+        for count in (1, 3)
+    )
+    assert one
+    assert three
+    assert float(three.found.split()[0]) == pytest.approx(float(one.found.split()[0]) / 3, abs=0.1)
+
+
+def test_before_engines_elsewhere_the_model_need_not_fit() -> None:
+    wanted = asked("cpu", replicas=[{"url": "http://192.0.2.1:8000"}])
+    assert found(FakeServer(), "model-fit", wanted) is None
+    assert found(FakeServer(), "model-config", wanted) is None
+
+
+def test_control_characters_of_a_machine_do_not_reach_the_terminal() -> None:
+    server = FakeServer(a2(failure="\x1b[2Jred\x07"))
+    server.answers["run:lscpu"] = ran("Architecture: aarch64\nModel name: \x1b]0;name\x07\n")
+    shown = examine(subject(server)).text()
+    assert all(line.isprintable() for line in shown.split("\n"))
+
+
 def test_models_are_offered_at_the_split_at_which_they_fit() -> None:
     uses = examine(subject(FakeServer())).uses
     assert "DeepSeek-LLM-67B (tensor 4)" in uses[0]

@@ -21,6 +21,17 @@ PRIVATE = [
     ('{"api-key": "sesame-open"}', "sesame"),
     ("using sk-abcdefghijklmnop0123", "abcdefghijklmnop"),
     ("MY_PASSWORD=hunter2hunter2", "hunter2"),
+    ("Authorization: Basic c2VzYW1lOm9wZW4=", "c2VzYW1l"),
+    ("non-default args: {'api_key': ['sesame', 'open-up'], 'port': 1}", "open-up"),
+    ("Namespace(api_key=['sesame'], port=1)", "sesame"),
+    ("vllm serve /m --api-key sesame --port 1", "sesame"),
+    ("['vllm', 'serve', '/m', '--api-key', 'sesame']", "sesame"),
+    ('{"password": "open sesame"}', "sesame"),
+    (r'"{\"token\": \"sesame\"}"', "sesame"),
+    ("AWS_SECRET_ACCESS_KEY=sesame", "sesame"),
+    ("proxy http://me:sesame@proxy:3128", "sesame"),
+    ("密码：sesame", "sesame"),
+    ("ATLAS-17 rebooted", "ATLAS-17"),
     ("/home/zhangwei/models/r1: no such file", "zhangwei"),
     ("atlas-17 kernel: davinci 0 reset", "atlas-17"),
 ]
@@ -34,6 +45,9 @@ PLAIN = [
     "12:30:45 started",
     "atlas-170 is another machine",
     "token_count: 17, max tokens 4096",
+    "--max-num-batched-tokens 4096 --api-keys-file keys.txt",
+    "base information: [streamID:[3]]",
+    "http://localhost:8080/v1",
 ]
 
 
@@ -50,6 +64,12 @@ def test_what_checks_need_stays(text: str) -> None:
 def test_a_value_whose_key_says_that_it_is_secret_is_gone() -> None:
     masked = Mask().json({"api_key": "sesame", "api_keys_file": "keys.txt", "max_tokens": "9"})
     assert masked == {"api_key": "***", "api_keys_file": "keys.txt", "max_tokens": "9"}
+
+
+def test_a_value_after_an_option_for_secrets_is_gone() -> None:
+    arguments = ["--api-key", "sesame", "--seed", "1"]
+    assert Mask().json(arguments) == ["--api-key", "***", "--seed", "1"]
+    assert Mask().json({"api-key": ["sesame"]}) == {"api-key": "***"}
 
 
 def test_equal_stays_equal_and_different_stays_different() -> None:

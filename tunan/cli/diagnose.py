@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Reads logs of vLLM, vllm-ascend, torch_npu, CANN and this program, finds the cause among all that
 repeats it, and says what to set to which value. Several logs are those of one run on several
-machines. Without LOG: the log that a `tunan serve` of this user wrote last; -: standard input.
+machines. Without LOG: the log that a `tunan serve` of this user wrote last, or, where that has no
+error, the one before; -: standard input.
 Exit status: 0 the cause is known, 1 it is not, or there is no error in the logs.
 """
 _EXAMPLE = """\
@@ -46,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
     """Prints the diagnosis; 0 if the cause is known."""
     from tunan.diagnosis.text import as_json, text
 
-    found = _diagnosed(args.logs or [str(_last_log())])
+    found = _diagnosed(args.logs) if args.logs else _diagnosed_last()
     if args.json:
-        print(json.dumps(as_json(found, args.lang), ensure_ascii=False))  # noqa: T201
+        print(json.dumps(as_json(found, args.lang)))  # noqa: T201
     else:
         print(text(found, args.lang))  # noqa: T201
     return 0 if found.verdict == "known" else 1
@@ -72,11 +73,29 @@ def _diagnosed(names: list[str]) -> "Diagnosis":
     return diagnose(logs)
 
 
+def _diagnosed_last() -> "Diagnosis":
+    """The last log. Where it has no error those beside it: another replica's, and those of the
+    runs before, as an engine that was started again begins a new log."""
+    last = _last_log()
+    clean = _diagnosed([str(last)])
+    if clean.verdict != "clean":
+        return clean
+    for log in _latest_first(last.parent, "engine*.log", "engine*.log.1"):
+        if log != last and (found := _diagnosed([str(log)])).verdict != "clean":
+            return found
+    return clean
+
+
 def _last_log() -> Path:
     from tunan.supervisor.directories import Directories
 
     state = Directories.of_user().state
-    logs = sorted(state.glob("*/engine*.log"), key=lambda log: log.stat().st_mtime)
+    logs = _latest_first(state, "*/engine*.log")
     if not logs:
         raise UsageError(f"no engine's log is in {state}: name the LOG to read")
-    return logs[-1]
+    return logs[0]
+
+
+def _latest_first(folder: Path, *patterns: str) -> list[Path]:
+    logs = [log for pattern in patterns for log in folder.glob(pattern)]
+    return sorted(logs, key=lambda log: log.stat().st_mtime, reverse=True)

@@ -39,9 +39,11 @@ def deployment_from(
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     try:
-        if path.stat().st_size > MAX_BYTES:
+        with path.open("rb") as file:  # a device has no size that could be asked for
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
             raise UsageError(f"{path}: larger than 1 MiB, so not a deployment file")
-        text = path.read_text(encoding="utf-8")
+        text = content.decode("utf-8")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; name an existing deployment file") from None
     except UnicodeDecodeError:
@@ -53,11 +55,19 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path}: a deployment file must be a mapping with `model:` in it")
-    return document, _key_lines(node, (), {}, str(path))
+    return document, _key_lines(node, (), {}, str(path), set())
 
 
-def _key_lines(node: Any, at: Keys, found: dict[Keys, int], origin: str) -> dict[Keys, int]:
-    """Line (from 1) of every key and item; a key given twice is refused here."""
+def _key_lines(
+    node: Any, at: Keys, found: dict[Keys, int], origin: str, seen: set[int]
+) -> dict[Keys, int]:
+    """Line (from 1) of every key and item; a key given twice is refused here.
+
+    What an alias stands for is `seen` once: it may hold itself.
+    """
+    if id(node) in seen:
+        return found
+    seen.add(id(node))
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*at, key.value)
@@ -67,11 +77,11 @@ def _key_lines(node: Any, at: Keys, found: dict[Keys, int], origin: str) -> dict
                     f"(first on line {found[here]}); keep one"
                 )
             found[here] = key.start_mark.line + 1
-            _key_lines(value, here, found, origin)
+            _key_lines(value, here, found, origin, seen)
     elif isinstance(node, yaml.SequenceNode):
         for i, value in enumerate(node.value):
             found[(*at, i)] = value.start_mark.line + 1
-            _key_lines(value, (*at, i), found, origin)
+            _key_lines(value, (*at, i), found, origin, seen)
     return found
 
 

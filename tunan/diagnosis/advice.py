@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tunan.diagnosis.entry import Text
 from tunan.diagnosis.findings import Finding, Findings
 
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 GIB = 1 << 30
 # vLLM's own (0.23 and 0.32), where the log does not say another.
 DEFAULTS: Mapping[str, float] = {
@@ -39,7 +39,7 @@ class Advice:
 
 
 def advice_for(cause: Finding, findings: Findings) -> tuple[Advice, ...]:
-    """What the numbers advise, best first; empty where there are none."""
+    """What the numbers advise, best first; empty where there are none or they make no sense."""
     work_out = _BY_ENTRY.get(cause.entry.id) if cause.entry else None
     if work_out is None:
         return ()
@@ -47,12 +47,15 @@ def advice_for(cause: Finding, findings: Findings) -> tuple[Advice, ...]:
     for finding in findings.known:
         if finding.entry and finding.entry.id == "vllm-kv-memory-negative":
             parts.setdefault("short", finding.parts["short"])
-    return work_out(parts, {**DEFAULTS, **findings.settings})
+    try:
+        return work_out(parts, {**DEFAULTS, **findings.settings})
+    except (ValueError, ArithmeticError):
+        return ()  # a line that was cut or mixed with another: its numbers are none
 
 
 def size_of(text: str) -> int:
-    """`14.24 MiB` in bytes."""
-    match = re.fullmatch(r"([\d.]+) ([KMG])iB", text)
+    """`14.24 MiB` or `0 bytes` in bytes."""
+    match = re.fullmatch(r"([\d.]+) ([KMG]iB|bytes)", text)
     return int(float(match[1]) * _UNITS[match[2]]) if match else 0
 
 
@@ -147,6 +150,17 @@ def _context(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
         zh=f"KV 缓存放得下 {length} 中的 {fits} 个 token",
     )
     return (Advice("model.max_model_len", f"--max-model-len={fits}", fits, why),)
+
+
+def _context_of_model(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
+    if "most" not in parts:
+        return ()
+    most = int(parts["most"])
+    why = Text(
+        en=f"the model was made for {most} tokens, {parts['length']} were asked for",
+        zh=f"模型支持 {most} 个 token，要求了 {parts['length']} 个",
+    )
+    return (Advice("model.max_model_len", f"--max-model-len={most}", most, why),)
 
 
 def _memory_taken(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
@@ -258,6 +272,7 @@ _BY_ENTRY: Mapping[str, Callable[[Parts, Settings], tuple[Advice, ...]]] = {
     "acl-device-memory-exhausted": _out_of_memory,
     "vllm-context-above-cache": _context,
     "vllm-context-above-cache-tokens": _context,
+    "context-above-model": _context_of_model,
     "vllm-memory-taken": _memory_taken,
     "vllm-no-cache-blocks": _no_cache_blocks,
     "vllm-kv-memory-negative": _no_cache_blocks,

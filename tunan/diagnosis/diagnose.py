@@ -73,7 +73,7 @@ class Diagnosis:
 
 
 def diagnose(logs: Sequence[Path]) -> Diagnosis:
-    """Reads the logs of one run (of several machines, in any order). Raises OSError."""
+    """Reads the logs of one run (of several machines, in any order). Raises OSError, UsageError."""
     with ExitStack() as open_files:
         return diagnose_streams(
             (str(log), open_files.enter_context(log.open("rb"))) for log in logs
@@ -87,7 +87,7 @@ def diagnose_streams(logs: Iterable[tuple[str, BinaryIO]]) -> Diagnosis:
     scan = Scan(known.words | WORDS | SETTINGS_WORDS, findings.take)
     for name, file in logs:
         findings.log = name
-        scan.read(file)
+        scan.read(file, name)
     return _judged(findings, scan.extent, known)
 
 
@@ -99,13 +99,14 @@ def _judged(findings: Findings, extent: Extent, known: Knowledge) -> Diagnosis:
     kinds = {entry.id: entry.kind for entry in known.entries}
     counts = findings.counts
     repeated = {name: counts[name] for name in sorted(counts) if kinds[name] == "messenger"}
+    codes = tuple(filter(None, map(decode, findings.codes)))
     return Diagnosis(
-        verdict=_verdict(cause, bool(repeated)),
+        verdict=_verdict(cause, bool(repeated or codes)),
         cause=cause,
         first=_first_to_fail(cause, errors, several),
         others=_others(cause, errors),
         advice=advice_for(cause, findings) if cause else (),
-        codes=tuple(filter(None, map(decode, findings.codes))),
+        codes=codes,
         repeated=repeated,
         notices={name: counts[name] for name in sorted(counts) if kinds[name] == "notice"},
         fallbacks=dict(findings.fallbacks.most_common()),
@@ -137,9 +138,10 @@ def _when(place: Place, several: bool) -> tuple[str, int, int]:
     return place.when if several else ("", 0, place.line)
 
 
-def _verdict(cause: Finding | None, repeated: bool) -> Verdict:
+def _verdict(cause: Finding | None, said_to_fail: bool) -> Verdict:
+    """`said_to_fail`: without a cause, but by messengers or a code."""
     if cause is None:
-        return "unknown" if repeated else "clean"
+        return "unknown" if said_to_fail else "clean"
     return "known" if cause.entry else "unknown"
 
 

@@ -1,14 +1,16 @@
 """A line of a log taken apart: who wrote it, when, at which level, and what it says."""
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# What Kubernetes, Docker, journald and docker compose put before a line.
+# What Kubernetes, Docker, journald, `kubectl logs --prefix` and docker compose put before a line.
 _CARRIER = re.compile(
     r"^(?:\d{4}-\d\d-\d\dT(?P<iso>\d\d:\d\d:\d\d)\S* (?:std(?:out|err) [FP] )?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./@-]+(?:\[\d+\])?: "
+    r"|\[pod/[\w./-]+\] "
     r"|[\w.-]+ +\| )+"
 )
 _PREFIX = re.compile(
@@ -80,7 +82,8 @@ def log_lines(lines: Iterable[str]) -> list[LogLine]:
 
 def log_line(line: str) -> LogLine:
     """One line, taken apart."""
-    text = _COLOUR.sub("", line) if "\x1b" in line else line
+    text = _out_of_json(line) if line.startswith('{"log":') else line
+    text = _COLOUR.sub("", text) if "\x1b" in text else text
     if carrier := _CARRIER.match(text):
         text = text[carrier.end() :]
     prefix = _PREFIX.match(text)
@@ -106,3 +109,12 @@ def log_line(line: str) -> LogLine:
         time=prefix["time"] or time,
         level=prefix["level"] or level,
     )
+
+
+def _out_of_json(line: str) -> str:
+    """The line that Docker's json-file driver has wrapped."""
+    try:
+        text = json.loads(line)["log"]
+    except (ValueError, RecursionError):
+        return line  # cut
+    return text.rstrip("\n") if isinstance(text, str) else line

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from tunan.errors import UsageError
+
 PIECE_BYTES = 1 << 20
 LONGEST_LINE = 16 * 1024  # bytes looked at; vLLM's longest are its settings
 MOST_SHAPES = 50_000
@@ -20,6 +22,17 @@ _FOLD = bytes(
 )
 # An exception has any name, CANN's messages and MindIE's have any code, but all have one of these.
 _SIGNS = (b"Error", b"Exception", b"Traceback", b"[PID", b"MIE", b"!!!!!!")
+_CANN_CODE = re.compile(rb"(?:^|[\s)\]])E[A-Z0-9]\d{4}: ")  # also one that is in no list
+# What no line of a text begins with, and what makes a text of it.
+_NO_TEXT = {
+    b"\x1f\x8b": "zcat",
+    b"\x28\xb5\x2f\xfd": "zstdcat",
+    b"\xfd7zXZ": "xzcat",
+    b"BZh9": "bzcat",
+    b"PK\x03\x04": "unzip -p",
+    b"\xff\xfe": "iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "iconv -f UTF-16 -t UTF-8",
+}
 # Shapes whose digits decide: a status of ACL, a code of CANN.
 _CODES = re.compile(
     rb"(?i:code|ret|status|failed|error|result)\W{0,4}(?:is\W{0,2})?0{6}(?!0)|E[A-Z0]0{4}(?!0)"
@@ -57,11 +70,22 @@ class Scan:
         self._take = take
         self._dull: set[bytes] = set()
 
-    def read(self, file: BinaryIO) -> None:
-        """Reads a log to its end. Raises OSError."""
+    def read(self, file: BinaryIO, name: str = "-") -> None:
+        """Reads a log to its end. Raises OSError, and UsageError if it is compressed or UTF-16,
+        both with its `name`."""
+        try:
+            self._read(file, name)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, name) from None
+
+    def _read(self, file: BinaryIO, name: str) -> None:
         before, self.extent.lines = self.extent.lines, 0
         begun = b""
+        first = True
         while piece := file.read(PIECE_BYTES):
+            if first:
+                _refuse_what_is_no_text(piece, name)
+                first = False
             self.extent.size += len(piece)
             whole, end, rest = piece.rpartition(b"\n")
             if not end:
@@ -88,6 +112,13 @@ class Scan:
 
     def _is_of_interest(self, number: int, line: bytes) -> bool:
         words = self._wanted.intersection(line.translate(_FOLD).split())
-        if not words and not any(sign in line for sign in _SIGNS):
+        if not (words or any(sign in line for sign in _SIGNS) or _CANN_CODE.search(line)):
             return False
         return self._take(Candidate(number, line, frozenset(word.decode() for word in words)))
+
+
+def _refuse_what_is_no_text(begin: bytes, name: str) -> None:
+    """What cannot be read must not pass for a log without an error."""
+    for magic, program in _NO_TEXT.items():
+        if begin.startswith(magic):
+            raise UsageError(f"{name}: is not plain text: `{program} {name} | tunan diagnose -`")

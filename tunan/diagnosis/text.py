@@ -19,6 +19,10 @@ _WORDS: Mapping[str, Text] = {
         "-T | tail`: out of memory?), or the beginning of the log is missing",
         zh="日志里没有，只有转述：进程被杀（`dmesg -T | tail` 看是否内存不足），或日志缺了开头",
     ),
+    "codes only": Text(
+        en="not known beyond the codes below; what the log says beside them may tell more",
+        zh="除下面的错误码外未知；看日志里错误码旁边的文字",
+    ),
     "clean": Text(en="no error found", zh="没有发现错误"),
     "where": Text(en="where", zh="位置"),
     "said": Text(en="said", zh="原文"),
@@ -92,7 +96,8 @@ def _lines(diagnosis: Diagnosis, language: Language) -> Iterator[tuple[str, str]
 def _head(diagnosis: Diagnosis, language: Language) -> Iterator[tuple[str, str]]:
     cause = diagnosis.cause
     if cause is None:
-        label = "clean" if diagnosis.verdict == "clean" else "wrappers"
+        beyond = "wrappers" if diagnosis.repeated else "codes only"
+        label = "clean" if diagnosis.verdict == "clean" else beyond
         yield "cause", _WORDS[label].of(language)
     elif cause.entry is None:
         yield "unknown", cause.text[:LONGEST]

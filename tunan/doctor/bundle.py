@@ -101,7 +101,9 @@ def _deployment(values: Any, origin: str) -> Deployment | None:
 
 
 def _logs(state: Path) -> dict[str, str]:
-    found = sorted(state.glob("*/*.log"), key=lambda log: log.stat().st_mtime)[-MOST_LOGS:]
+    # Those of earlier runs too: an engine that was started again begins a new log.
+    logs = [*state.glob("*/*.log"), *state.glob("*/*.log.[0-9]")]
+    found = sorted(logs, key=lambda log: log.stat().st_mtime)[-MOST_LOGS:]
     texts: dict[str, str] = {}
     for log in found:
         with log.open("rb") as file:

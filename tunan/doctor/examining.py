@@ -51,7 +51,7 @@ class Examination:
                 lines.append(f"{'':<9}{'':<{width}}  needed: {found.needed}")
                 lines += [f"{'':<9}{'':<{width}}  fix: {found.fix}"] if found.fix else []
         lines += ["", "this machine can be used to", *(f"  {use}" for use in self.uses), ""]
-        return "\n".join([*lines, self._conclusion()])
+        return "\n".join(map(_printable, [*lines, self._conclusion()]))
 
     def _conclusion(self) -> str:
         counts = {state: sum(f.state == state for f in self.findings) for state in _MARKS}
@@ -71,10 +71,16 @@ def examine(subject: Subject) -> Examination:
     )
 
 
+def _printable(line: str) -> str:
+    """What tools print, or another's bundle holds, may have control characters in it, which a
+    terminal would obey."""
+    return "".join(c if c.isprintable() else " " for c in line)
+
+
 def _machine(subject: Subject) -> str:
     if subject.emulated:
         return f"{subject.emulated.describe()}, so drivers, CANN and devices are not checked"
     if not subject.devices:
-        return "no NPU seen"
+        return f"no NPU seen: {subject.npus.error}" if subject.has_npu_tool else "no NPU seen"
     name = subject.chip.name if subject.chip else subject.devices[0].name or "unknown chips"
     return f"{len(subject.devices)} x {name}, as {subject.npus.source} tells"

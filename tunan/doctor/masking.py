@@ -15,12 +15,26 @@ _SERIAL = re.compile(
     r"((?:serial[ _-]?(?:number|no)?|[vnd]?die[ _-]?id|uuid)\s*[:=]\s*)([^\n,;]+)",
     re.IGNORECASE,
 )
-_SECRET = re.compile(
-    r"""((?:authorization|api[_-]?key|token|password|passwd|secret)["']?\s*[:=]\s*["']?(?:bearer\s+)?)
-        ([^\s"',;]{4,})""",
-    re.IGNORECASE | re.VERBOSE,
+_WORD = (
+    r"(?:authorization|api[_-]?keys?|(?:access|private|secret)[_-]?key|token|password|passwd"
+    r"|passphrase|secret|credentials?|\u5bc6\u7801|\u53e3\u4ee4|\u5bc6\u94a5)"
 )
-_SECRET_KEY = re.compile(r"(?:^|_)(?:authorization|api_?key|token|password|secret)$", re.IGNORECASE)
+_ASSIGNED = rf"{_WORD}\\?[\"']?\s*[:=\uff1a]\s*\\?"
+_SECRET_LIST = re.compile(rf"({_ASSIGNED}[\[(])[^\])]*", re.IGNORECASE)
+_SECRET_QUOTED = re.compile(rf"({_ASSIGNED}([\"']))((?:(?!\\?\2).){{4,}})", re.IGNORECASE)
+_SECRET = re.compile(
+    rf"({_ASSIGNED}[\"']?(?:(?:bearer|basic)\s+)?)([^\s\"',;\\\[(]{{4,}})", re.IGNORECASE
+)
+# As it was typed (`--api-key x`) and as Python prints a command (`'--api-key', 'x'`).
+_OPTION = r"(?<![\w-])--[\w-]{0,40}(?:key|token|password|secret)"
+_SECRET_OPTION = re.compile(
+    rf"({_OPTION}[\"']?(?:,\s*|[ =]+)[\"']?)([^\s\"',]{{4,}})", re.IGNORECASE
+)
+_OPTION_ALONE = re.compile(_OPTION, re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(://[^\s/:@]*:)[^\s/@]+(?=@)")
+_SECRET_KEY = re.compile(rf"(?:^|[_-]){_WORD}$", re.IGNORECASE)
+_BEARER = re.compile(r"(\bbearer\s+)([^\s\"',;]{4,})", re.IGNORECASE)
+_KEY = re.compile(r"(?:^|_)(?:authorization|api_?key|token|password|secret)$", re.IGNORECASE)
 _BEARER = re.compile(r"(\bbearer\s+)([^\s\"',;]{4,})", re.IGNORECASE)
 _KEY = re.compile(r"\b(?:sk|hf|ghp|xoxb)[-_][A-Za-z0-9_-]{12,}")
 _HOME = re.compile(r"(/home/|/Users/)([^/\s:\"']+)")
@@ -44,16 +58,21 @@ class Mask:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
-            return [self.json(item) for item in value]
+            return [
+                GONE if _is_option(before) and isinstance(item, str) else self.json(item)
+                for before, item in zip([None, *value], value, strict=False)
+            ]
         if isinstance(value, dict):
             return {self.text(str(key)): self._item(str(key), item) for key, item in value.items()}
         return value
 
     def _item(self, key: str, value: Any) -> Any:
-        return GONE if _SECRET_KEY.search(key) and isinstance(value, str) else self.json(value)
+        secret = _SECRET_KEY.search(key) and isinstance(value, str | list)
+        return GONE if secret else self.json(value)
 
     def _line(self, line: str) -> str:
-        line = _SECRET.sub(rf"\1{GONE}", line)
+        for pattern in (_SECRET_LIST, _SECRET_QUOTED, _SECRET, _SECRET_OPTION, _URL_PASSWORD):
+            line = pattern.sub(rf"\1{GONE}", line)
         line = _BEARER.sub(rf"\1{GONE}", line)
         line = _KEY.sub(GONE, line)
         line = _SERIAL.sub(lambda m: m[1] + self._stand_in("serial", m[2].strip()), line)
@@ -64,7 +83,7 @@ class Mask:
         line = _HOME.sub(lambda m: m[1] + self._stand_in("user", m[2]), line)
         if self._hostname:
             name = re.escape(self._hostname)
-            line = re.sub(rf"(?<![\w-]){name}(?![\w-])", "host-1", line)
+            line = re.sub(rf"(?i)(?<![\w-]){name}(?![\w-])", "host-1", line)
         return line
 
     def _stand_in(self, kind: str, original: str) -> str:
@@ -95,3 +114,7 @@ class Mask:
             return self._named("ip6", original, lambda n: f"2001:db8::{n:x}")
         # 198.18.0.0/15 is set aside for tests of networks (RFC 2544).
         return self._named("ip4", original, lambda n: f"198.18.{n >> 8 & 255}.{n & 255}")
+
+
+def _is_option(value: Any) -> bool:
+    return isinstance(value, str) and bool(_OPTION_ALONE.fullmatch(value))

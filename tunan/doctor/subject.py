@@ -70,6 +70,12 @@ class Subject:
         return look_at_npus(self.sight)
 
     @property
+    def has_npu_tool(self) -> bool:
+        """Whether npu-smi is installed: without devices something is wrong with them then."""
+        error = self.npus.error or ""
+        return bool(self.devices) or not error.endswith(("is not installed", "was not asked"))
+
+    @property
     def devices(self) -> tuple[NpuDevice, ...]:
         """Every die; none where nothing is known."""
         return self.npus.value.devices if self.npus.value else ()
@@ -138,11 +144,16 @@ class Subject:
         return -(-parallel.world_size // self.nodes) if parallel else 1
 
     @property
+    def replicas_here(self) -> int:
+        """Engines that are started here, standbys included; 0 before engines elsewhere."""
+        return self.deployment.replicas.managed if self.deployment else 1
+
+    @property
     def wanted_devices(self) -> tuple[NpuDevice, ...]:
         """Those that the deployment's replicas would take, in the order of their numbers."""
         if self.deployment is None:
             return self.devices
-        count = self.ranks_here * max(1, self.deployment.replicas.count)
+        count = self.ranks_here * max(1, self.replicas_here)
         numbers = self.deployment.parallel.devices or range(count)
         return tuple(d for number, d in enumerate(self.devices) if number in set(numbers))
 

@@ -29,10 +29,11 @@ class Ran:
 
 
 class _Tool:
-    """One program name: its lock, and the process of it that could not be ended."""
+    """One program name: its lock, the process of it that runs, and one that could not be ended."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.running: subprocess.Popen[bytes] | None = None
         self.stuck: subprocess.Popen[bytes] | None = None
 
 
@@ -56,7 +57,16 @@ def run(
     try:
         return _run(tool, name, arguments, environment, limit)
     finally:
+        tool.running = None
         tool.lock.release()
+
+
+def end_running() -> None:
+    """Ends what `run` waits for in other threads, before this process ends: the next one would
+    ask beside a tool that hangs. May be called in a signal handler."""
+    for tool in tuple(_tools.values()):
+        if process := tool.running:
+            _kill(process)
 
 
 def _run(
@@ -82,16 +92,19 @@ def _run(
         reason = error.strerror if isinstance(error, OSError) else str(error)
         return Ran(None, "", f"{name}: {reason}")
     try:
+        tool.running = process
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         return _end(tool, name, process, limit)
+    except BaseException:  # Ctrl-C
+        _end(tool, name, process, limit)
+        raise
     text = output.decode("utf-8", errors="replace")[:MOST_OUTPUT]
     return Ran(process.returncode, text)
 
 
 def _end(tool: _Tool, name: str, process: subprocess.Popen[bytes], limit: float) -> Ran:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    _kill(process)
     try:
         process.communicate(timeout=_GRACE)
     except subprocess.TimeoutExpired:
@@ -100,3 +113,9 @@ def _end(tool: _Tool, name: str, process: subprocess.Popen[bytes], limit: float)
             process.stdout.close()
         return Ran(None, "", f"{name} gave no answer in {limit:g} s and cannot be ended")
     return Ran(None, "", f"{name} gave no answer in {limit:g} s")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With all that it started: it leads a session of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ _MODELSLIM = "quant_model_description.json"
 def look(subject: Subject) -> Answer | None:
     """The same judgement as `tunan serve`'s, from a file that a bundle carries."""
     deployment = subject.deployment
-    if deployment is None:
+    if deployment is None or not subject.replicas_here:
         return None
     needed = f"a model and a split that {subject.target} can run"
     path = deployment.model.path

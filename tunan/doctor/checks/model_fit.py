@@ -7,7 +7,7 @@ from tunan.doctor.subject import GIB, Subject
 
 def look(subject: Subject) -> Answer | None:
     """The least that a start needs; more memory is more requests at once."""
-    if subject.deployment is None:
+    if subject.deployment is None or not subject.replicas_here:
         return None
     sizes = subject.checkpoint or {}
     if "weights" not in sizes:
@@ -32,7 +32,8 @@ def _room(subject: Subject) -> float | None:
         return min(sizes) * (1 << 20) * part if sizes else None
     host = subject.memory.value
     free = host.available if host else None
-    return free * part / max(1, subject.ranks_here) if free is not None else None
+    engines = subject.ranks_here * subject.replicas_here
+    return free * part / engines if free is not None else None
 
 
 def _described(need: Need) -> str:

@@ -7,19 +7,36 @@ from tunan.doctor.subject import Subject
 def look(subject: Subject) -> Answer | None:
     """Counts dies, each of which is a device to the engine."""
     if not subject.wants_npu:
-        return _profile(subject, 0) if subject.profile else None
+        return _profile(subject, 0) if subject.profile else _silent(subject)
     there = subject.emulated.count if subject.emulated else len(subject.devices)
     if not there:
-        needed = "at least one NPU"
-        return Answer(False, subject.npus.error or "no NPU", needed, "npu-smi info")
+        fix = "npu-smi info" if subject.has_npu_tool else "install the Ascend driver"
+        return Answer(False, subject.npus.error or "no NPU", "at least one NPU", fix)
     if subject.profile and not subject.emulated:
         return _profile(subject, there)
-    replicas = subject.deployment.replicas.count if subject.deployment else 1
+    if absent := _absent(subject, there):
+        found = f"{there} devices, no {', '.join(map(str, absent))}"
+        return Answer(False, found, "the devices of parallel.devices", "change parallel.devices")
+    replicas = subject.replicas_here
     wanted = subject.ranks_here * replicas
     found = f"{there} devices" if there > 1 else "1 device"
     needed = f"{wanted} for {replicas} x {subject.ranks_here} ranks" if wanted > 1 else "1 device"
-    fix = "lower parallel.tensor, parallel.pipeline or replicas.count, or add nodes"
+    fix = "lower parallel.tensor, parallel.pipeline or the number of replicas, or add nodes"
     return Answer(there >= wanted, found, needed, fix)
+
+
+def _absent(subject: Subject, there: int) -> list[int]:
+    named = subject.deployment.parallel.devices if subject.deployment else None
+    return [number for number in named or () if number >= there]
+
+
+def _silent(subject: Subject) -> Answer | None:
+    """A machine whose NPUs do not answer must not pass for one that has none."""
+    if subject.devices or not subject.has_npu_tool:
+        return None
+    found = subject.npus.error or "no NPU"
+    fix = "tunan doctor --target ascend910b3, or the chip it should have"
+    return Answer(False, found, "an npu-smi that answers, if this machine has NPUs", fix, "warning")
 
 
 def _profile(subject: Subject, there: int) -> Answer | None:
