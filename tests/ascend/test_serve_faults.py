@@ -77,7 +77,7 @@ AT_START = {
 def test_a_fault_at_the_start_is_named_in_one_line(kind: str, model: Path, tmp_path: Path) -> None:
     fault, said, advice = AT_START[kind]
     # vLLM looks first whether a share of the device is free; the fault is to meet what comes after.
-    options = (*ONE, "--", "--gpu-memory-utilization=0.01")
+    options = (*ONE, *only_one_start(model, tmp_path), "--", "--gpu-memory-utilization=0.01")
     with serving_emulated(model, tmp_path, *options, faults=fault) as served:
         ends_cleanly(served)
         line = the_line(served)

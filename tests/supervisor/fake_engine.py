@@ -2,8 +2,10 @@
 
 `--uds=SOCKET`, as vLLM. `--behaviour=FILE` is read at each start: `serve` (also without the file),
 `fail TEXT` (prints TEXT and ends with status 1), `refuse TEXT` (as vLLM's command line: status 2),
-`hang` (never listens), `die` (serves one warm-up, then ends by itself). A streamed completion sends
-one event each 20 ms and a number in it.
+`hang` (never listens), `die` (serves one warm-up, then ends by itself), `doom TEXT` (prints TEXT
+when it is asked first, and answers half a second later), `crowd TEXT` (as `fail` where it may use
+90 % of the memory, else as `serve`). A streamed completion sends one event each 20 ms and a number
+in it.
 """
 
 import json
@@ -20,6 +22,7 @@ from pathlib import Path
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     dies = False
+    doom = ""
 
     def log_message(self, *_: object) -> None:
         pass
@@ -29,6 +32,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.doom:
+            sys.stderr.write(f"{self.doom}\n")
+            sys.stderr.flush()
+            time.sleep(0.5)
         if body.get("stream"):
             self._stream(int(body["max_tokens"]))
         else:
@@ -71,7 +78,8 @@ def main() -> None:
     options = {name: value for name, _, value in (word.partition("=") for word in sys.argv[1:])}
     behaviour = Path(options.get("--behaviour", "/nowhere"))
     word, _, text = (behaviour.read_text() if behaviour.exists() else "serve").partition(" ")
-    if word == "fail":
+    crowded = word == "crowd" and options["--gpu-memory-utilization"] == "0.9"
+    if word == "fail" or crowded:
         sys.exit(text)
     if word == "refuse":
         sys.stderr.write(f"launcher: error: {text}\n")
@@ -79,6 +87,7 @@ def main() -> None:
     if word == "hang":
         time.sleep(600)
     Handler.dies = word == "die"
+    Handler.doom = text if word == "doom" else ""
     core = os.fork()
     if core == 0:
         time.sleep(600)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tunan.config import deployment_from
+from tunan.config import Deployment, deployment_from
 from tunan.gateway.pool import Pool
 from tunan.gateway.replica import Replica, Role, UnixAddress
 from tunan.supervisor.device_memory import IsFree, always_free
@@ -84,16 +84,24 @@ class FakeFleet(Fleet):
             for plan, replica in zip(plans, replicas, strict=True)
         )
 
-    def _plan(self, deployment: Any, number: int) -> Plan:
+    def _plan(self, deployment: Deployment, number: int) -> Plan:
         directory = self.folder / str(number)
-        arguments = (
-            f"--uds={directory / 'engine.sock'}",
-            f"--behaviour={self.folder / f'behaviour-{number}'}",
-        )
-        launch = Launch(arguments, {}, False, "a fake device", directory)
-        log = self.folder / f"engine-{number}.log"
+
+        def launch(deployment: Deployment) -> Launch:
+            arguments = (
+                f"--uds={directory / 'engine.sock'}",
+                f"--behaviour={self.folder / f'behaviour-{number}'}",
+                f"--gpu-memory-utilization={deployment.memory.utilization}",
+            )
+            return Launch(arguments, {}, False, "a fake device", directory)
+
         return Plan(
-            deployment, launch, directory, log, memory_is_free=lambda: self.memory_is_free()
+            deployment,
+            launch(deployment),
+            directory,
+            self.folder / f"engine-{number}.log",
+            memory_is_free=lambda: self.memory_is_free(),
+            relaunch=launch,
         )
 
     def behave(self, number: int, behaviour: str) -> None:

@@ -1,6 +1,9 @@
 """Waiting until a device is let go before an engine starts on it again."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +23,23 @@ def held(tmp_path: Path) -> Path:
 def test_a_device_that_a_process_has_open_is_not_free(held: Path) -> None:
     assert not nobody_has([0, 1], held)()
     assert nobody_has([0, 2], held)()
+
+
+def test_a_process_that_ends_while_it_is_looked_at_has_nothing_open(
+    held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise ProcessLookupError
+
+    for name in ("listdir", "scandir"):  # one of them is pathlib's
+        monkeypatch.setattr(os, name, _but_for(held / "proc" / "7" / "fd", getattr(os, name), gone))
+    assert nobody_has([1], held)()
+
+
+def _but_for(
+    path: Path, call: Callable[..., Any], instead: Callable[..., Any]
+) -> Callable[..., Any]:
+    return lambda at: (instead if Path(at) == path else call)(at)
 
 
 async def test_the_wait_ends_when_it_is_let_go(held: Path) -> None:

@@ -9,7 +9,7 @@ from tunan.ascend.emulated import EmulatedDevices
 from tunan.config import deployment_from
 from tunan.errors import UsageError
 from tunan.supervisor.directories import Directories
-from tunan.supervisor.launch import Launch, plan_launch, plan_replicas
+from tunan.supervisor.launch import Launch, launchers_of, plan_launch
 from tunan.supervisor.model_size import ModelSize
 
 SIZE = ModelSize(weights=1 << 20, kv_bytes_per_token=1024, max_len=512, has_manifest=True)
@@ -73,7 +73,8 @@ def test_an_npu_runs_graphs_unless_told_not_to() -> None:
 
 def replicas(target: str, **values: object) -> tuple[Launch, ...]:
     deployment = deployment_from({"model": {"path": "/m/name"}, **values}, "test")
-    return plan_replicas(deployment, target, SIZE, Path("/run/x"), DIRECTORIES)
+    launchers = launchers_of(deployment, target, SIZE, Path("/run/x"), DIRECTORIES)
+    return tuple(launch(share) for share, launch in launchers)
 
 
 def test_each_replica_has_sockets_and_devices_of_its_own() -> None:

@@ -1,11 +1,13 @@
 """The engine's log file."""
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tunan.errors import OutsideError
-from tunan.supervisor.log_file import KEPT, log_of, start_afresh
+from tunan.supervisor.log_file import KEPT, log_of, start_afresh, tail_to_stderr
 
 
 def test_one_replica_has_one_log_and_several_have_one_each() -> None:
@@ -32,3 +34,22 @@ def test_a_place_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(OutsideError, match="cannot write the log"):
         start_afresh(tmp_path / "file" / "name" / "engine.log")
+
+
+async def test_a_log_that_nobody_reads_on_stderr_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FakeClosedPipe:
+        asked = 0
+
+        def write(self, _data: bytes) -> None:
+            self.asked += 1
+            raise BrokenPipeError
+
+    pipe = FakeClosedPipe()
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(buffer=pipe))
+    log = start_afresh(tmp_path / "engine.log")
+    log.write_text("a line\n")
+    async with tail_to_stderr(log):
+        while not pipe.asked:  # noqa: ASYNC110  # a plain number
+            await asyncio.sleep(0.01)

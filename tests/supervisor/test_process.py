@@ -53,6 +53,19 @@ async def test_the_end_of_a_descendant_is_noticed(tmp_path: Path) -> None:
     await engine.kill()
 
 
+async def test_what_goes_down_with_the_process_itself_is_not_taken_for_the_cause(
+    tmp_path: Path,
+) -> None:
+    engine, _ = await start(tmp_path)
+    (child,) = descendants(engine.pid)
+    engine.watch_descendants()
+    for pid in (child, engine.pid):
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(0.3)  # noqa: ASYNC251  # both are gone before the loop looks
+    assert f"(pid {engine.pid})" in (await asyncio.wait_for(engine.died(), 10)).process
+    await engine.kill()
+
+
 BUSY = """
 import subprocess, sys, time
 with subprocess.Popen(["sleep", "0.5"]) as helper:
@@ -83,6 +96,15 @@ async def test_the_end_of_the_process_itself_is_noticed(tmp_path: Path) -> None:
     assert "the API server process" in ending.describe()
     assert await engine.exit_status(5) == -signal.SIGKILL
     await engine.kill()
+
+
+async def test_a_signal_that_kills_the_process_itself_is_named(tmp_path: Path) -> None:
+    for number in range(5):  # asyncio asks the kernel too, and may be first
+        (folder := tmp_path / str(number)).mkdir()
+        engine, _ = await start(folder)
+        os.kill(engine.pid, signal.SIGKILL)
+        assert (await asyncio.wait_for(engine.died(), 10)).killed
+        await engine.kill()
 
 
 SHARING = """

@@ -238,11 +238,11 @@ class Gateway(Section):
 
 
 class Monitor(Section):
-    """The device exporter."""
+    """The exporter of `tunan monitor --config`."""
 
-    port: Port | None = Field(default=None, description="Port of the exporter")
+    port: Port = Field(default=8000, description="Port to listen on; 0: any free one")
     interval_s: float = Field(
-        default=5, gt=0, strict=False, description="Time between two readings"
+        default=5, gt=0, le=86400, strict=False, description="Time between two readings of the NPUs"
     )
 
 

@@ -26,6 +26,9 @@ class Restart(Section):
     device_free_s: float = Field(
         default=60, ge=0, strict=False, description="Longest wait until an NPU's memory is free"
     )
+    heal: bool = Field(
+        default=True, description="Change a setting after an error that the change mends"
+    )
 
 
 class RemoteReplica(Section):

@@ -12,7 +12,6 @@ _ON_ANY_TARGET: tuple[Check, ...] = (
     ("scheduler.ttft_ms", lambda d: d.scheduler.ttft_ms is not None, "leave it out"),
     ("scheduler.tpot_ms", lambda d: d.scheduler.tpot_ms is not None, "leave it out"),
     ("memory.swap_gib", lambda d: d.memory.swap_gib > 0, "leave it at 0"),
-    ("monitor.port", lambda d: d.monitor.port is not None, "leave it out"),
 )
 
 

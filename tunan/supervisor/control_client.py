@@ -1,6 +1,5 @@
 """Asks the running services of this user over their control sockets."""
 
-import contextlib
 import json
 import socket
 from collections.abc import Iterator
@@ -14,6 +13,10 @@ from tunan.supervisor.control import CONTROL_SOCKET
 from tunan.supervisor.directories import running_services
 
 STATUS_PATIENCE_S = 10.0
+
+
+class SilentServiceError(OutsideError):
+    """A service that is there and does not answer."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,23 @@ class Service:
 def find_services(name: str | None = None) -> list[Service]:
     """The running services, or those called `name` (or `NAME-PORT`, or `PORT`).
 
-    Raises `OutsideError` if there is none.
+    Raises `OutsideError` if there is none, or if one that may be meant does not answer.
     """
     services: list[Service] = []
+    silent: SilentServiceError | None = None
     for path in running_services(CONTROL_SOCKET):
         # One that was killed left its socket; one that ends meanwhile is no service either.
-        with contextlib.suppress(OutsideError):
+        try:
             answers = list(ask(path, "status", STATUS_PATIENCE_S))
+        except SilentServiceError as error:
+            silent = error
+        except OutsideError:
+            continue
+        else:
             services += [Service(path, answer["service"]) for answer in answers]
     called = [service for service in services if name is None or name in service.names]
+    if silent and (name is None or not called):
+        raise silent
     if called:
         return called
     if not services:
@@ -68,6 +79,10 @@ def ask(path: Path, verb: str, patience_s: float | None = None) -> Iterator[dict
                     if "error" in answer:
                         raise _error_of(answer["error"], answer["status"])
                     yield answer
+    except TimeoutError:
+        raise SilentServiceError(
+            f"{path}: a service has not answered for {patience_s:g} s; it hangs or is stopped (ps)"
+        ) from None
     except OSError as error:
         raise OutsideError(f"{path}: the service does not answer: {error.strerror}") from None
     raise OutsideError(f"{path}: the service ended meanwhile; its log says why")

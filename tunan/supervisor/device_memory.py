@@ -8,7 +8,7 @@ memory is that of its processes, there is nothing to wait for.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 POLL_S = 0.2
@@ -26,13 +26,19 @@ def nobody_has(devices: Sequence[int], root: Path = Path("/")) -> IsFree:
     files = {f"/dev/davinci{number}" for number in devices}
 
     def is_free() -> bool:
-        for descriptor in (root / "proc").glob("[0-9]*/fd/*"):
-            with contextlib.suppress(OSError):
-                if str(descriptor.readlink()) in files:
-                    return False
-        return True
+        return not any(_has_open(process, files) for process in (root / "proc").glob("[0-9]*"))
 
     return is_free
+
+
+def _has_open(process: Path, files: Collection[str]) -> bool:
+    # Processes end and close files while they are looked at.
+    with contextlib.suppress(OSError):
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if str(descriptor.readlink()) in files:
+                    return True
+    return False
 
 
 async def wait_until_free(is_free: IsFree, limit_s: float) -> bool:

@@ -37,6 +37,7 @@ class Failure:
     """The engine ended by itself, or never came up. `problem` is the whole line for the user.
 
     `ready_s`: how long it had been ready, None if it never was. `hopeless`: a restart cannot help.
+    `in_log`: its log may say why.
     """
 
     problem: TunanError
@@ -44,6 +45,7 @@ class Failure:
     cause: str
     ready_s: float | None = None
     hopeless: bool = False
+    in_log: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,10 @@ class EngineRun:
         async with self._events() as (died, asked):
             failure = await self._start(died, asked)
             if not (failure or died.done() or asked.done()):
-                self._ready_at = time.monotonic()
-                self.replica.move(Stage.READY)
-                self.on_ready()
+                if not self._lost.is_set():
+                    self._ready_at = time.monotonic()
+                    self.replica.move(Stage.READY)
+                    self.on_ready()
                 await asyncio.wait({died, asked}, return_when=asyncio.FIRST_COMPLETED)
             if asked.done():
                 return await self._drain(died)
@@ -176,7 +179,7 @@ class EngineRun:
         after = f", after: {with_next_step(cause)}" if cause else ""
         advice = "if it only needs longer, raise gateway.startup_timeout_s"
         problem = OutsideError(f"{stood}{after}; see its log {self.log}; {advice}")
-        return Failure(problem, stood, cause or stood)
+        return Failure(problem, stood, cause or stood, in_log=cause is not None)
 
     async def _warm_up(self) -> None:
         async with EngineClient(self.socket) as client:
@@ -196,6 +199,8 @@ class EngineRun:
             )
 
     def _warming(self, done: int, total: int) -> None:
+        if self._lost.is_set():
+            return
         self.replica.move(Stage.WARMING, done, total)
         self.report.progress("warming", self.replica.describe(), done, total)
 
@@ -210,9 +215,11 @@ class EngineRun:
             return Failure(problem, what, refused, ready_s, hopeless=True)
         # One that was killed, or froze, has not logged why; one that had a fatal error has.
         silent = ending.killed or ending.words not in ("", NOT_ENDING)
-        cause = root_cause_in(self.log, killed=silent) or what
+        logged = root_cause_in(self.log, killed=silent)
+        cause = logged or what
         line = f"the engine died: {with_next_step(cause)}; its log is {self.log}"
-        return Failure(OutsideError(line), what, cause, ready_s)
+        in_log = logged is not None or not silent
+        return Failure(OutsideError(line), what, cause, ready_s, in_log=in_log)
 
     async def _drain(self, died: asyncio.Task[Ending]) -> Drained:
         """Lets running requests finish, then ends the engine."""
@@ -243,4 +250,4 @@ class EngineRun:
 def _unexplained(problem: BaseException) -> Failure:
     if not isinstance(problem, TunanError):
         problem = OutsideError(f"the engine broke off its warm-up: {problem}")
-    return Failure(problem, "its warm-up failed", str(problem))
+    return Failure(problem, "its warm-up failed", str(problem), in_log=True)

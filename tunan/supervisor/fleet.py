@@ -91,6 +91,8 @@ class Fleet:
     def _refuse_rollout(self) -> None:
         if self.rolling:
             raise CheckFailedError("a rollout is going on already; see `tunan status`")
+        if not self.has_served():
+            raise CheckFailedError("the service has not been ready yet; see `tunan status`")
         if not self.lives:
             raise UsageError("no engine of this service was started here; restart them there")
         if len(self.pool.replicas) == 1:

@@ -1,6 +1,8 @@
 """What is started for a deployment on this machine: flags, environment, and what to expect."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tunan.ascend.emulated import EmulatedDevices
@@ -34,23 +36,37 @@ class Launch:
     devices: tuple[int, ...] = ()
 
 
-def plan_replicas(
+Relaunch = Callable[[Deployment], Launch]
+
+
+def launchers_of(
     deployment: Deployment,
     target: str,
     size: ModelSize,
     runtime: Path,
     directories: Directories,
     emulated: EmulatedDevices | None = None,
-) -> tuple[Launch, ...]:
-    """How to start each replica of `deployment` here, the active ones first.
+) -> tuple[tuple[Deployment, Relaunch], ...]:
+    """For each replica that is started here, the active ones first, its deployment and what says
+    how to start it, with these settings or others: as `plan_launch`, and raises as that does.
 
-    Replica 1 has its sockets and files in `runtime / "1"`. Raises as `plan_launch`, and
-    `UsageError` if cores or devices do not suffice for all.
+    Replica 1 has its sockets and files in `runtime / "1"`. Raises `UsageError` if cores or devices
+    do not suffice for all.
     """
-    shares = shares_of(deployment, target)
     return tuple(
-        plan_launch(share, target, size, runtime / str(number), directories, emulated, machine)
-        for number, (share, machine) in enumerate(shares)
+        (
+            share,
+            partial(
+                plan_launch,
+                target=target,
+                size=size,
+                runtime=runtime / str(number),
+                directories=directories,
+                emulated=emulated,
+                machine=machine,
+            ),
+        )
+        for number, (share, machine) in enumerate(shares_of(deployment, target))
     )
 
 

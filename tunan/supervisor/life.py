@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from tunan.gateway.replica import Replica, Stage
 from tunan.supervisor.device_memory import IsFree, always_free, wait_until_free
 from tunan.supervisor.engine_run import Drained, EngineRun, Failure
 from tunan.supervisor.failures import Failures
-from tunan.supervisor.launch import ENGINE_SOCKET, Launch
+from tunan.supervisor.healing import Healed, Healing
+from tunan.supervisor.launch import ENGINE_SOCKET, Launch, Relaunch
 from tunan.supervisor.log_file import start_afresh, tail_to_stderr
 from tunan.supervisor.orders import Orders
 from tunan.supervisor.process import EngineProcess
@@ -24,7 +25,10 @@ from tunan.supervisor.report import About
 
 @dataclass(frozen=True)
 class Plan:
-    """What one replica is started with, every time: `directory` is for its sockets and files."""
+    """What one replica is started with; `directory` is for its sockets and files.
+
+    `relaunch` plans a start with other settings, None if these are the only ones.
+    """
 
     deployment: Deployment
     launch: Launch
@@ -32,6 +36,7 @@ class Plan:
     log: Path
     verbose: bool = False
     memory_is_free: IsFree = always_free
+    relaunch: Relaunch | None = None
 
     @property
     def socket(self) -> Path:
@@ -57,10 +62,14 @@ class Life:
     problem: TunanError | None = field(default=None, init=False)
     pid: int | None = field(default=None, init=False)
     _failures: Failures = field(init=False)
+    _healing: Healing | None = field(init=False)
+    _release_s: float = field(default=0, init=False)
     _waiting: list[asyncio.Future[None]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._failures = Failures(self.plan.deployment.replicas.restart)
+        restart, relaunch = self.plan.deployment.replicas.restart, self.plan.relaunch
+        self._failures = Failures(restart)
+        self._healing = Healing(relaunch) if relaunch and restart.heal else None
 
     @property
     def failures(self) -> int:
@@ -128,7 +137,19 @@ class Life:
                 log,
                 self._ready,
             )
-            return await run.until_over()
+            over = await run.until_over()
+            if engine.left:
+                self._tell_of_left(engine.left)
+            return over
+
+    def _tell_of_left(self, pids: tuple[int, ...]) -> None:
+        which = ", ".join(map(str, pids))
+        self.report.event(
+            "stuck",
+            f"processes of its engine do not end, though killed: {which}; they hang in a driver, "
+            "and what they hold is free when they end, or after a restart of the machine",
+            pids=list(pids),
+        )
 
     def _forget_process(self) -> None:
         self.pid = None
@@ -149,11 +170,13 @@ class Life:
 
     async def _until_next_start(self, failure: Failure) -> None:
         """Returns when it is time to start again, or it is told something."""
-        self._tell_next(failure.problem)
         self.replica.lose(failure.what)
-        retry = failure.ready_s is not None or self.may_retry()
-        wait = self._failures.add(failure.ready_s) if retry and not failure.hopeless else None
-        if wait is None:
+        if self.orders.asked.is_set():
+            return  # it is the next start, or the end, that whoever asked waits for
+        self._tell_next(failure.problem)
+        wait = None if failure.hopeless else self._failures.add(failure.ready_s)
+        healed = None if wait is None else await self._heal(failure)
+        if wait is None or not (healed or failure.ready_s is not None or self.may_retry()):
             self._give_up(failure)
             await self.orders.asked.wait()
             return
@@ -165,12 +188,39 @@ class Life:
             failures=self.failures,
             wait_s=wait,
         )
+        if healed:
+            self._tell_of_remedy(healed)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.orders.asked.wait(), wait)
+            async with asyncio.timeout(wait):
+                await self.orders.asked.wait()
+
+    async def _heal(self, failure: Failure) -> Healed | None:
+        """Changes what is started next, if a change mends what failed."""
+        plan = self.plan
+        if self._healing is None or not failure.in_log:
+            return None
+        healed = await asyncio.to_thread(
+            self._healing.after, plan.log, plan.deployment, plan.launch
+        )
+        if healed:
+            self.plan = replace(plan, deployment=healed.remedy.deployment, launch=healed.launch)
+            self._release_s = healed.remedy.wait_s
+        return healed
+
+    def _tell_of_remedy(self, healed: Healed) -> None:
+        remedy = healed.remedy
+        self.report.event(
+            "remedy",
+            f"remedy for {healed.cause}: {remedy.what}",
+            error=healed.cause,
+            remedy=remedy.kind,
+            what=remedy.what,
+        )
 
     async def _until_device_is_free(self) -> None:
         """Returns when it is, when it has been waited for long enough, or it is told something."""
-        limit = self.plan.deployment.replicas.restart.device_free_s
+        limit = max(self.plan.deployment.replicas.restart.device_free_s, self._release_s)
+        self._release_s = 0
         free = asyncio.create_task(wait_until_free(self.plan.memory_is_free, limit))
         asked = asyncio.create_task(self.orders.asked.wait())
         await asyncio.wait({free, asked}, return_when=asyncio.FIRST_COMPLETED)

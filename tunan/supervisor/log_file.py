@@ -57,6 +57,8 @@ async def _tail(log: Path) -> None:
 
 
 def _copy(data: bytes) -> None:
-    if data:
-        sys.stderr.buffer.write(data)
-        sys.stderr.buffer.flush()
+    # As `Report`: a service goes on when nobody reads what it says any more.
+    with contextlib.suppress(OSError):
+        if data:
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()

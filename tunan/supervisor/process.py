@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,10 @@ from tunan.supervisor.environment import with_users_choice
 
 LAUNCHER = "tunan.engine.launcher"
 SUPERVISOR_PID = "TUNAN_SUPERVISOR_PID"
+API_SERVER = "the API server process"
 STOP_TIMEOUT_S = 15.0
+KILL_S = 60.0  # an NPU's driver may take its time to let a killed process go
+STATUS_S = 1.0  # for the status of a process that has ended
 POLL_S = 0.02
 TRACKER = "resource_tracker"  # multiprocessing's, one for each family of spawned processes
 TRACKER_S = 1.0
@@ -68,7 +71,9 @@ class EngineProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._died: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self._watch(process.pid, "the API server process")
+        self.left: tuple[int, ...] = ()
+        self._killed = False
+        self._watch(process.pid, API_SERVER)
 
     @classmethod
     async def start(
@@ -98,7 +103,11 @@ class EngineProcess:
 
     async def died(self) -> Ending:
         """Returns once any process of the engine has ended, saying which and how."""
-        return await asyncio.shield(self._died)
+        ending = await asyncio.shield(self._died)
+        if ending.status is None and ending.process.startswith(API_SERVER):
+            # asyncio has asked for its status before we could look.
+            return replace(ending, status=await self.exit_status(STATUS_S))
+        return ending
 
     def watch_descendants(self) -> None:
         """From now on the end of any process below counts too (EngineCore, workers)."""
@@ -123,9 +132,17 @@ class EngineProcess:
         def ended() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+            if pid != self.pid and self._has_ended():
+                # The kernel ends what is below with it: this one is only seen first.
+                self._report(Ending(f"{API_SERVER} (pid {self.pid})", _status_of_zombie(self.pid)))
             self._report(Ending(f"{title} (pid {pid})", _status_of_zombie(pid)))
 
         loop.add_reader(descriptor, ended)
+
+    def _has_ended(self) -> bool:
+        """Whether the API server process has."""
+        asked_for = not Path(f"/proc/{self.pid}").exists()
+        return asked_for or _status_of_zombie(self.pid) is not None
 
     def _report(self, ending: Ending) -> None:
         if not self._died.done():
@@ -134,7 +151,9 @@ class EngineProcess:
     async def exit_status(self, timeout_s: float) -> int | None:
         """Exit status of the API server process (negative: signal), None if it still runs."""
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(self._process.wait(), timeout_s)
+            # Not `wait_for`, which (3.11) lets a cancellation go if the process ends just then.
+            async with asyncio.timeout(timeout_s):
+                return await self._process.wait()
         return None
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -145,12 +164,20 @@ class EngineProcess:
         await self.kill()
 
     async def kill(self) -> None:
-        """SIGKILL to the whole group, now."""
+        """SIGKILL to the whole group, now; returns when all are gone, but after `KILL_S` anyway.
+
+        What is there then is in `left`: processes in a call of a driver that nothing breaks off.
+        """
+        if self._killed:
+            return  # by now the group's number may be another's
+        end = time.monotonic() + KILL_S
         await self._let_trackers_clean()
         self._signal_all(lambda: os.killpg(self.pid, signal.SIGKILL))
-        await self._process.wait()
-        while _members(self.pid):  # noqa: ASYNC110  # the kernel has no event for a group
+        await self.exit_status(KILL_S)
+        # The kernel has no event for a group.
+        while (left := _members(self.pid)) and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
+        self.left, self._killed = tuple(left), True
 
     async def _let_trackers_clean(self) -> None:
         """Kills all but multiprocessing's trackers, which then remove what the others left in

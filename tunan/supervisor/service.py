@@ -20,7 +20,7 @@ from tunan.supervisor.control import controlled
 from tunan.supervisor.device_memory import always_free, nobody_has
 from tunan.supervisor.directories import Directories, runtime_directory
 from tunan.supervisor.fleet import Fleet
-from tunan.supervisor.launch import Launch, plan_replicas
+from tunan.supervisor.launch import Launch, launchers_of
 from tunan.supervisor.life import Life, Plan
 from tunan.supervisor.log_file import log_of
 from tunan.supervisor.model_size import ModelSize, check_blocks, measure
@@ -75,8 +75,8 @@ async def _serve(deployment: Deployment, options: Options) -> int:
 
 
 def gateway_of(deployment: Deployment, options: Options) -> Gateway:
-    """The gateway's settings; on an NPU, where the noise of our sampler would be made on the host
-    and copied at each step, sampled streams are left to vLLM's unless the deployment says otherwise.
+    """The gateway's settings; on an NPU sampled streams are left to vLLM's sampler unless the
+    deployment says otherwise: the noise of ours would be made on the host and copied at each step.
     """
     gateway = deployment.gateway
     if gateway.resume_sampled is not None or options.target == "cpu":
@@ -93,20 +93,22 @@ def _plans(
     deployment: Deployment, options: Options, runtime: Path, port: int, size: ModelSize
 ) -> tuple[Plan, ...]:
     """One for each replica that is started here, the active ones first."""
-    launches = plan_replicas(
+    launchers = launchers_of(
         deployment, options.target, size, runtime, options.directories, options.emulated
     )
-    state, alone = options.directories.state, len(launches) == 1
+    state, alone = options.directories.state, len(launchers) == 1
+    starts = [(share, launch(share), launch) for share, launch in launchers]
     return tuple(
         Plan(
-            deployment,
+            share,
             launch,
             launch.directory,
             log_of(state, deployment.name, port, None if alone else number),
             options.verbose,
             nobody_has(launch.devices) if _has_own_memory(launch, options) else always_free,
+            relaunch,
         )
-        for number, launch in enumerate(launches)
+        for number, (share, launch, relaunch) in enumerate(starts)
     )
 
 
