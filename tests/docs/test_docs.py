@@ -166,7 +166,7 @@ def test_every_deployment_file_shown_is_valid(page: Path) -> None:
 @by_page
 def test_every_file_of_the_project_that_is_named_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    folders = "benchmarks|tunan|tests|scripts|requirements|emulator"
+    folders = "benchmarks|tunan|tests|scripts|requirements|emulator|deploy"
     for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (ROOT / name).exists() or name.startswith("benchmarks/results/"), name
     for module in re.findall(r"-m (benchmarks\.\w+)", text):
