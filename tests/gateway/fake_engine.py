@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class FakeEngine:
     gap_s: float = 0.0
     tokens_an_event: int = 1
     eos: bool = True
+    event_end: bytes = b"\n\n"
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
@@ -55,17 +56,12 @@ class FakeEngine:
     salt: str = ""  # another salt is another model
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    metrics: Callable[[], str] = lambda: '# TYPE vllm:x gauge\nvllm:x{a="b"} 1.0\nvllm:y 2.0\n'
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
-        if request.path == "/health":
-            if not self.healthy:
-                await asyncio.sleep(30)
-            return web.Response()
-        if request.path == "/metrics":
-            return web.Response(text='# TYPE vllm:x gauge\nvllm:x{a="b"} 1.0\nvllm:y 2.0\n')
         if request.method != "POST":
-            return web.Response(status=404)
+            return await self._got(request)
         content = await request.json()
         self.requests.append((request.path, content))
         self.headers.append({k.lower(): v for k, v in request.headers.items()})
@@ -73,8 +69,9 @@ class FakeEngine:
         if trouble.kind == "status":
             error = {"error": {"message": "broken " * 40_000, "code": 500}}
             return web.json_response(error, status=500)
-        if trouble.kind == "refuse":
-            return web.json_response({"error": {"message": "no", "code": 400}}, status=400)
+        if trouble.kind in ("refuse", "busy"):
+            status = 400 if trouble.kind == "refuse" else 429
+            return web.json_response({"error": {"message": "no", "code": status}}, status=status)
         if trouble.kind == "hang up":
             _abort(request)
         if not content.get("stream"):
@@ -88,6 +85,17 @@ class FakeEngine:
             raise
         return response
 
+    async def _got(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == "/health":
+            if not self.healthy:
+                await asyncio.sleep(30)
+            return web.Response()
+        if request.path == "/metrics":
+            return web.Response(text=self.metrics())
+        if request.path == "/v1/models":
+            return web.json_response({"data": []})
+        return web.Response(status=404)
+
     async def _whole(
         self, request: web.BaseRequest, content: dict[str, Any], trouble: Trouble
     ) -> web.StreamResponse:
@@ -97,8 +105,12 @@ class FakeEngine:
             await response.write(b'{"half')
             _abort(request)
             return response
-        text = "".join(piece for _, piece, _ in self.answer(content))
-        return web.json_response({"choices": [{"text": text}]})
+        if trouble.kind == "stall":
+            await self.go_on.wait()
+        told = list(self.answer(content))
+        text = "".join(piece for _, piece, _ in told)
+        usage = _usage(len(prompt_ids(content)), len(told))
+        return web.json_response({"choices": [{"text": text}], "usage": usage})
 
     async def _stream(
         self,
@@ -111,24 +123,25 @@ class FakeEngine:
             if trouble.kind != "none" and count == trouble.after:
                 await self._break(request, response, event, trouble.kind)
                 return
-            await response.write(event)
+            await response.write(event.replace(b"\n\n", self.event_end))
             await asyncio.sleep(self.gap_s)
         if trouble.kind == "no done":
             _abort(request)
             return
-        await response.write(b"data: [DONE]\n\n")
+        await response.write(b"data: [DONE]" + self.event_end)
 
     async def _break(
         self, request: web.BaseRequest, response: web.StreamResponse, event: bytes, kind: str
     ) -> None:
-        if kind == "half an event":
-            await response.write(event[: len(event) // 2])
         if kind == "stall":
             await self.go_on.wait()
             return
-        if kind == "garbage":
-            await response.write(b"\x00\xff<html>\n\n")
-            await asyncio.sleep(0.05)
+        if kind == "broken framing":
+            assert request.transport is not None
+            request.transport.write(b"\x00<html>\r\n")
+            await self.go_on.wait()
+            return
+        await response.write(_spoiled(event, kind))
         if kind == "error event":
             error = {"error": {"message": "EngineCore died", "type": "x", "code": 500}}
             await response.write(b"data: " + json.dumps(error).encode() + b"\n\ndata: [DONE]\n\n")
@@ -140,7 +153,7 @@ class FakeEngine:
             broken["choices"][0]["finish_reason"] = "abort"
             await response.write(_event(broken) + b"data: [DONE]\n\n")
             return
-        await asyncio.sleep(0.02)  # for what was written to be read before the reset
+        await asyncio.sleep(0.03)  # for what was written to be read before the reset
         _abort(request)
 
     def events(self, path: str, content: dict[str, Any]) -> Iterator[bytes]:
@@ -284,6 +297,16 @@ def _logprobs(
 
 def _usage(prompt: int, done: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "total_tokens": prompt + done, "completion_tokens": done}
+
+
+def _spoiled(event: bytes, kind: str) -> bytes:
+    if kind == "half an event":
+        return event[: len(event) // 2]
+    if kind == "garbage":
+        return b"\x00\xff<html>\n\n"
+    if kind == "half a character":
+        return event.replace(b'"content":"', b'"content":"\xe5').replace(b'xt":"', b'xt":"\xe5')
+    return b'data: {"choices":["x"]}\n\n' if kind == "misshapen" else b""
 
 
 def _event(content: dict[str, Any]) -> bytes:

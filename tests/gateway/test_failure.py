@@ -2,13 +2,20 @@
 
 import asyncio
 import contextlib
+import os
+import resource
 import socket
 from typing import Any
+
+import pytest
 
 from tests.gateway.fake_engine import Trouble
 from tests.gateway.fleet import CHAT, fleet
 from tests.gateway.test_resume import body_for, same, undisturbed
-from tunan.gateway.replica import HttpAddress, Replica, Stage
+from tunan.config.deployment import Gateway
+from tunan.gateway.health import Health
+from tunan.gateway.replica import HttpAddress, Replica, Role, Stage
+from tunan.gateway.upstream import Upstreams
 
 QUICK: dict[str, Any] = {
     "stall_s": 0.3,
@@ -45,6 +52,25 @@ async def test_a_stall_counts_later_while_probes_are_answered() -> None:
         door.replicas[0].on_lost.append(lambda _, reason: lost.append(reason))
         same(await door.ask(CHAT, body), whole)
         assert lost == ["its streams stand still"]
+
+
+async def test_a_replica_that_is_held_is_still_watched() -> None:
+    async with fleet(**QUICK) as door:
+        body = body_for(CHAT)
+        whole = await undisturbed(door, CHAT, body)
+        door.engines[0].troubles = [Trouble("stall", 8)]
+        asked = asyncio.create_task(door.ask(CHAT, body))
+        await until(lambda: door.replicas[0].in_flight == 1)
+        door.replicas[0].hold(True)
+        same(await asyncio.wait_for(asked, 20), whole)
+
+
+async def test_a_body_whose_framing_breaks_is_noticed_at_once() -> None:
+    async with fleet(stall_s=60) as door:
+        body = body_for(CHAT)
+        whole = await undisturbed(door, CHAT, body)
+        door.engines[0].troubles = [Trouble("broken framing", 8)]
+        same(await asyncio.wait_for(door.ask(CHAT, body), 20), whole)
 
 
 async def test_one_silent_stream_beside_others_that_go_on_is_not_a_stall() -> None:
@@ -173,3 +199,86 @@ async def test_the_only_replica_is_not_given_up_for_a_short_silence() -> None:
         asked.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asked
+
+
+async def test_an_answer_that_is_not_streamed_may_take_longer_than_the_first_token() -> None:
+    async with fleet(**QUICK, first_token_s=0.2) as door:
+        door.engines[0].troubles = [Trouble("stall")]
+        asked = asyncio.create_task(door.ask(CHAT, body_for(CHAT) | {"stream": False}))
+        await asyncio.sleep(2)
+        assert door.replicas[0].ready
+        door.engines[0].go_on.set()
+        assert (await asked).status == 200
+        assert door.engines[1].requests == []
+
+
+async def test_a_parser_that_keeps_a_tool_call_back_is_no_stall() -> None:
+    async with fleet(**QUICK) as door:
+        lost: list[str] = []
+        door.replicas[0].on_lost.append(lambda _, reason: lost.append(reason))
+        door.engines[0].gap_s = 0.01
+        door.engines[0].troubles = [Trouble("stall", 8)]
+        body = body_for(CHAT, tools=[{"type": "function"}])
+        asked = asyncio.create_task(door.ask(CHAT, body))
+        await asyncio.sleep(2)
+        assert lost == []
+        asked.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asked
+
+
+async def test_what_the_server_answers_without_its_model_hides_no_stall() -> None:
+    async with fleet(**QUICK) as door:
+        body = body_for(CHAT)
+        whole = await undisturbed(door, CHAT, body)
+        door.replicas[1].role = Role.STANDBY
+        door.engines[0].gap_s = 0.01
+        door.engines[0].troubles = [Trouble("stall", 8)]
+        asked = asyncio.create_task(door.ask(CHAT, body))
+        async with asyncio.timeout(10):
+            while not asked.done():
+                async with door.client.get(f"{door.url}/v1/models") as answer:
+                    await answer.read()
+                await asyncio.sleep(0.05)
+        same(await asked, whole)
+
+
+async def test_a_long_answer_that_moves_owes_what_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tunan.gateway.call.UNLIMITED_ANSWER_TOKENS", 1)
+    async with fleet(stall_s=60) as door:
+        for engine in door.engines:
+            engine.eos = False
+        door.engines[0].troubles = [Trouble("reset", 38)]
+        door.engines[1].troubles = [Trouble("stall", 0)]
+        body = {key: value for key, value in body_for(CHAT).items() if key != "max_tokens"}
+        asked = asyncio.create_task(door.ask(CHAT, body))
+        await until(lambda: len(door.engines[1].requests) == 1)
+        assert door.replicas[1].outstanding_tokens > 38
+        asked.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asked
+
+
+async def test_a_gateway_without_a_file_left_blames_no_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tunan.gateway.upstream.KEEP_ALIVE_S", 0.05)
+    async with fleet(probe_interval_s=60) as door, Upstreams(door.replicas) as upstreams:
+        health = Health(door.pool, upstreams, Gateway())
+        async with door.client.get(door.url + "/health") as answer:  # this connection stays open
+            await answer.read()
+        await asyncio.sleep(0.2)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            assert await health.alive(door.replicas[0])
+            async with door.client.post(door.url + CHAT, json=body_for(CHAT)) as answer:
+                assert answer.status == 503
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert all(replica.ready for replica in door.replicas)
+        assert (await door.ask(CHAT, body_for(CHAT))).done

@@ -25,6 +25,13 @@ async def test_method_path_query_and_body_arrive_as_they_were(tmp_path: Path) ->
         assert headers["x-mine"] == "1"
 
 
+async def test_a_header_in_utf_8_arrives_as_it_was(tmp_path: Path) -> None:
+    async with front_door(tmp_path) as door:
+        async with door.client.get(f"{door.url}/", headers={"X-Mine": "图南"}) as answer:
+            assert answer.status == 200
+        assert door.engine.requests[0][2]["x-mine"] == "图南"
+
+
 async def test_headers_of_one_connection_are_not_handed_on(tmp_path: Path) -> None:
     async with front_door(tmp_path) as door:
         given = {"Connection": "x-private", "X-Private": "1", "TE": "trailers", "Upgrade": "h2c"}

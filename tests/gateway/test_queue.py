@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,3 +119,12 @@ async def test_a_key_over_its_limit_is_429(tmp_path: Path) -> None:
                 ) as answer:
                     assert answer.status == status
                     await answer.read()
+
+
+@pytest.mark.parametrize("more", [{"stream": False}, {"n": 2}], ids=["whole", "passed on"])
+async def test_tokens_of_answers_that_are_not_read_are_counted_too(more: dict[str, Any]) -> None:
+    async with fleet(1, tokens_per_minute=60) as door:
+        door.engines[0].eos = False
+        door.engines[0].gap_s = 0.001
+        statuses = [(await door.ask(CHAT, body_for(CHAT) | more)).status for _ in range(2)]
+        assert statuses == [200, 429]

@@ -42,6 +42,7 @@ def same(told: Told, whole: Told) -> None:
 
 
 BREAKS = ["reset", "half an event", "garbage", "error event", "end early", "abort"]
+BREAKS += ["half a character", "misshapen"]
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETION])
@@ -149,6 +150,84 @@ async def test_a_loss_after_the_last_token_only_adds_the_end() -> None:
             door.engines[0].troubles = [Trouble(kind, after)]
             same(await door.ask(CHAT, body), whole)
             assert door.engines[1].requests == []
+
+
+async def test_a_stream_goes_on_though_the_first_replica_asked_is_too_busy() -> None:
+    async with fleet(3) as door:
+        body = body_for(CHAT)
+        whole = await undisturbed(door, CHAT, body)
+        door.engines[0].troubles = [Trouble("reset", 5)]
+        for engine in door.engines[1:]:
+            engine.troubles = [Trouble("busy")]
+        same(await door.ask(CHAT, body), whole)
+
+
+async def test_usage_is_told_once_though_its_replica_is_lost_after_it() -> None:
+    async with fleet() as door:
+        body = body_for(CHAT, **USAGE)
+        whole = await undisturbed(door, CHAT, body)
+        door.engines[0].troubles = [Trouble("reset", 5)]
+        door.engines[1].troubles = [Trouble("no done", 999)]
+        told = await door.ask(CHAT, body)
+        same(told, whole)
+        assert [bool(event.get("usage")) for event in told.events].count(True) == 1
+
+
+async def test_events_of_servers_that_end_lines_with_two_characters_are_understood() -> None:
+    async with fleet() as door:
+        body = body_for(CHAT, **USAGE)
+        whole = await undisturbed(door, CHAT, body)
+        for engine in door.engines:
+            engine.event_end = b"\r\n\r\n"
+        door.engines[0].troubles = [Trouble("reset", 9)]
+        same(await door.ask(CHAT, body), whole)
+
+
+ODD: list[dict[str, Any]] = [
+    {"stop": 5},
+    {"stop": [5]},
+    {"max_tokens": "40"},
+    {"max_tokens": 40.0},
+    {"min_tokens": [1]},
+    {"vllm_xargs": 5, "temperature": 1},
+    {"stream_options": "x"},
+    {"logprobs": "1"},
+    {"seed": "7"},
+]
+
+
+@pytest.mark.parametrize("more", ODD, ids=[str(odd) for odd in ODD])
+async def test_a_value_of_an_odd_type_is_left_to_the_engine(more: dict[str, Any]) -> None:
+    async with fleet(resume_sampled=True) as door:
+        body = body_for(COMPLETION, **more)
+        door.engines[0].troubles = [Trouble("refuse")]
+        assert (await door.ask(COMPLETION, body)).status == 400
+        assert door.engines[0].requests == [(COMPLETION, body)]
+
+
+async def test_nobody_is_asked_to_compress_events_that_have_to_be_read() -> None:
+    async with fleet(1) as door:
+        for temperature in (0, 1):  # resumable or not
+            headers = {"Accept-Encoding": "gzip"}
+            body = body_for(CHAT, temperature=temperature)
+            async with door.client.post(door.url + CHAT, json=body, headers=headers) as answer:
+                await answer.read()
+        given = [headers.get("accept-encoding") for headers in door.engines[0].headers]
+        assert given == [None, "gzip"]
+
+
+async def test_the_end_alone_needs_no_replica() -> None:
+    async with fleet(1, probe_interval_s=60) as door:
+        body = body_for(CHAT, **USAGE)
+        whole = await door.ask(CHAT, body)
+        door.engines[0].troubles = [Trouble("stall", len(whole.events) - 1)]
+        asked = asyncio.create_task(door.ask(CHAT, body))
+        await asyncio.sleep(0.5)
+        assert door.replicas[0].in_flight == 1
+        door.replicas[0].lose("test")
+        told = await asked
+        assert (told.text, told.finish_reasons) == (whole.text, whole.finish_reasons)
+        assert (told.usage, told.done, told.error) == (whole.usage, True, None)
 
 
 async def test_the_continuation_asks_for_what_is_left() -> None:

@@ -101,6 +101,21 @@ async def test_a_head_without_end_is_431() -> None:
         assert b" 431 " in await raw(door, whole)
 
 
+async def test_a_head_without_end_behind_a_running_request_is_cut_off() -> None:
+    async with fleet(1, max_header_kib=8) as door:
+        door.engines[0].troubles = [Trouble("stall", 3)]
+        body = json.dumps(body_for(CHAT)).encode()
+        host, port = door.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\n" % CHAT.encode())
+        writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await reader.readuntil(b"data: ")
+        writer.write(b"GET / HTTP/1.1\r\nA: " + b"x" * 50_000)
+        await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        await asyncio.wait_for(door.replicas[0].empty(), 5)
+
+
 async def test_a_head_that_comes_too_slowly_is_cut_off() -> None:
     async with fleet(1, header_timeout_s=0.2) as door:
         assert b" 408 " in await raw(door, b"GET / HTTP/1.1\r\nA: ")

@@ -1,7 +1,10 @@
 """Binding the front door's socket."""
 
+import resource
+
 import pytest
 
+from tests.gateway.fleet import fleet
 from tunan.errors import OutsideError, UsageError
 from tunan.gateway.server import address_of, bind
 
@@ -26,3 +29,13 @@ def test_a_name_that_does_not_exist_is_said_in_one_line() -> None:
 def test_the_address_is_a_url() -> None:
     with bind("127.0.0.1", 0) as listener:
         assert address_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_the_number_of_connections_is_not_left_at_what_programs_start_with() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        async with fleet(1):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 1024
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

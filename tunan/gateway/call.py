@@ -12,7 +12,8 @@ from tunan.gateway.upstream import request_headers
 GENERATION = (CHAT, COMPLETION)
 # Repeating these changes nothing, so another replica may be asked after a loss.
 REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-REPEATABLE_PATHS = frozenset(
+# What is sent there costs tokens.
+MODEL_PATHS = frozenset(
     [
         "/v1/chat/completions",
         "/v1/completions",
@@ -25,10 +26,9 @@ REPEATABLE_PATHS = frozenset(
         "/score",
         "/pooling",
         "/classify",
-        "/tokenize",
-        "/detokenize",
     ]
 )
+REPEATABLE_PATHS = MODEL_PATHS | {"/tokenize", "/detokenize"}
 BYTES_PER_TOKEN = 4  # of a prompt, roughly: only used to compare replicas
 UNLIMITED_ANSWER_TOKENS = 512  # what an answer without `max_tokens` is taken to cost
 
@@ -56,6 +56,11 @@ class Call:
     def stream(self) -> bool:
         """Whether a stream of events is asked for."""
         return self.content is not None and self.content.get("stream") is True
+
+    @property
+    def steady(self) -> bool:
+        """Whether each token is an event at once; a parser of tool calls may keep some back."""
+        return self.stream and not (self.content or {}).get("tools")
 
     @property
     def repeatable(self) -> bool:
@@ -90,6 +95,8 @@ def read_call(
     if query := scope["query_string"].decode("ascii"):
         target += f"?{query}"
     call = Call(scope["method"], scope["path"], target, request_headers(scope, request_id), body)
+    if call.method == "POST" and call.path in MODEL_PATHS:
+        call.tokens = call.prompt_tokens = len(body) // BYTES_PER_TOKEN + 1
     if call.method != "POST" or call.path not in GENERATION:
         return call
     content = _json_object(body)

@@ -15,8 +15,8 @@ from typing import Any
 from tunan.gateway.lost import Lost
 
 DONE = b"data: [DONE]"
-_END = b"\n\n"
-_DATA = b"data: "
+_END, _OTHER_END = b"\n\n", b"\r\n\r\n"
+_DATA = b"data:"
 LARGEST_EVENT = 16 << 20  # bytes; the first one has the ids of the whole prompt
 
 _STRING = rb'"((?:[^"\\]|\\.)*+)"'
@@ -50,10 +50,13 @@ class TokenEvent:
 
     @property
     def characters(self) -> int:
-        """Length of the text in code points, as Python counts."""
+        """Length of the text in code points, as Python counts. Raises `Lost`."""
         if b"\\" not in self.text and self.text.isascii():
             return len(self.text)
-        return len(json.loads(b'"%b"' % self.text))
+        try:
+            return len(json.loads(b'"%b"' % self.text))
+        except ValueError:
+            raise Lost("garbage", "text that is no text") from None
 
 
 class EventCutter:
@@ -82,20 +85,33 @@ class EventCutter:
                 )
                 position = end
                 continue
-            end = data.find(_END, position)
+            end = _end_of_event(data, position)
             if end < 0:
                 break
-            yield data[position : end + len(_END)]
-            position = end + len(_END)
+            yield data[position:end]
+            position = end
         self._rest = data[position:]
         if len(self._rest) > LARGEST_EVENT:
             raise Lost("garbage", "an event without an end")
 
 
+def _end_of_event(data: bytes, position: int) -> int:
+    """Where the event at `position` ends; -1: later. Other servers than vLLM's end lines so too."""
+    for mark in (_END, _OTHER_END):
+        if (end := data.find(mark, position)) >= 0:
+            return end + len(mark)
+    return -1
+
+
+def is_done(event: bytes) -> bool:
+    """Whether it is the last of a whole stream."""
+    return event.startswith(_DATA) and event[len(_DATA) :].strip() == b"[DONE]"
+
+
 def parse(event: bytes) -> dict[str, Any] | None:
     """The JSON object of a `data:` event; None for `[DONE]` and comments. Raises `Lost`."""
     line = event.rstrip()
-    if line == DONE or line.startswith(b":"):
+    if is_done(event) or not line or line.startswith(b":"):
         return None
     try:
         content = json.loads(line.removeprefix(_DATA)) if line.startswith(_DATA) else None

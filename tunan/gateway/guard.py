@@ -38,14 +38,17 @@ class Guarded(Protocol):
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
+        idle = before is None or before.response_complete
+        # Behind a whole request comes the head of the next, even while this one is answered.
+        heads = idle or not before.more_body
         super().data_received(data)
         if self.cycle is not before:
             self._have_head()
-        elif before is None or before.response_complete:
+        elif heads:
             self._head_bytes += len(data)
             if self._head_bytes > self.limit_bytes:
-                self._refuse(_TOO_LARGE)
-            elif self._timer is None and not self.transport.is_closing():
+                self._refuse(_TOO_LARGE if idle else b"")
+            elif idle and self._timer is None and not self.transport.is_closing():
                 self._expect_head()
 
     def _expect_head(self) -> None:
@@ -58,9 +61,11 @@ class Guarded(Protocol):
             self._timer = None
 
     def _refuse(self, line: bytes) -> None:
+        """Closes, after an answer of `line` unless another one is being written."""
         self._have_head()
         if not self.transport.is_closing():
-            self.transport.write(line + _END)
+            if line:
+                self.transport.write(line + _END)
             self.transport.close()
 
 

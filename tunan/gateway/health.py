@@ -1,26 +1,34 @@
 """Notices that a replica is gone: by a refused connection, a failed probe, a stalled stream.
 
-What a client does wrong never counts: a 4xx, an abort, a slow reader.
+What a client does wrong never counts: a 4xx, an abort, a slow reader. Nor does the silence of an
+answer whose tokens are not sent one by one.
 """
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 
 from tunan.config.deployment import Gateway
 from tunan.gateway.lost import Lost
 from tunan.gateway.pool import Pool
-from tunan.gateway.replica import Answer, Replica
-from tunan.gateway.upstream import LOST, Upstreams
+from tunan.gateway.replica import Answer, Replica, Stage
+from tunan.gateway.upstream import LOST, ExhaustedError, Upstreams
 
 WATCH_S = 0.1
 # A replica that reads a long prompt may keep the streams beside it waiting so long.
 PREFILL_TOKENS_PER_S = 500
 OK = 200
-# A stall counts so many times later while the replica's server still answers probes: then it
-# may only be busy.
-PATIENCE = 3
+# Of what is allowed to a silent replica: from then on it is asked, so that its answer is known
+# when it counts.
+SUSPICIOUS = 0.45
+# A stall counts so many times later while the replica's server still answers probes: it may only
+# be busy, most of all with prompts.
+PATIENCE = 1.25
+PATIENCE_WHILE_READING = 3
 REFUSALS_IN_A_ROW = 5
+# Losses that say nothing of the replica, or that it has been told of.
+_NO_SIGN = frozenset({"cut", "exhausted"})
 
 
 class Health:
@@ -36,11 +44,11 @@ class Health:
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Looks for stalls while the block runs."""
-        watch = asyncio.create_task(self._watch())
+        watches = [asyncio.create_task(self._watch(replica)) for replica in self._pool.replicas]
         try:
             yield
         finally:
-            for task in (watch, *self._probes.values()):
+            for task in (*watches, *self._probes.values()):
                 task.cancel()
 
     def suspect(self, replica: Replica, lost: Lost) -> None:
@@ -52,7 +60,7 @@ class Health:
             self._refusals[replica] = self._refusals.get(replica, 0) + 1
             if self._refusals[replica] >= REFUSALS_IN_A_ROW:
                 self._probe_soon(replica, f"it answers {lost.detail} to everything")
-        elif lost.kind != "cut":
+        elif lost.kind not in _NO_SIGN:
             self._probe_soon(replica, lost.detail)
 
     def trust(self, replica: Replica) -> None:
@@ -66,6 +74,8 @@ class Health:
                 answer = await self._upstreams.request(replica, "GET", "/health")
                 async with answer:
                     return answer.status == OK
+        except ExhaustedError:
+            return True  # nothing is known of it
         except (*LOST, TimeoutError):
             return False
 
@@ -78,42 +88,54 @@ class Health:
         if not await self.alive(replica):
             replica.lose(reason)
 
-    async def _watch(self) -> None:
+    async def _watch(self, replica: Replica) -> None:
+        """Asks a replica that is silent for long, and loses it if it is silent for too long."""
         loop = asyncio.get_running_loop()
+        asked_at, answers = -math.inf, True
         while True:
             await asyncio.sleep(WATCH_S)
-            now = loop.time()
-            for replica in self._pool.replicas:
-                if replica.ready and (late := self.stalled(replica, now)):
-                    await self._decide(replica, late)
-
-    def stalled(self, replica: Replica, now: float) -> float:
-        """By how many times its allowance the replica is late; 0: it is not.
-
-        Silence of one stream is not enough, since the engine may have put it aside for
-        others: the replica must be silent altogether.
-        """
-        late = 0.0
-        for answer in replica.answers:
-            if answer.waiting_since is None:  # its client is slow, or it is not sent yet
+            running = replica.stage is Stage.READY  # held or not
+            if not running or self.late(replica, answers=False) < SUSPICIOUS:
+                asked_at, answers = -math.inf, True
                 continue
-            silent = now - max(answer.waiting_since, replica.heard_at)
-            late = max(late, silent / self._allowance(replica, answer))
-        return late if late >= 1 else 0.0
+            fresh = loop.time() < asked_at + self._settings.probe_interval_s
+            due = self.late(replica, answers=answers) >= 1
+            # What answers is asked once more before it is lost: this loop may itself have stood
+            # still, and what came meanwhile is read by then.
+            if not fresh or (due and answers):
+                answers = await self.alive(replica)
+                asked_at = loop.time()
+            if self.late(replica, answers=answers) >= 1:
+                replica.lose("its streams stand still")
 
-    def _allowance(self, replica: Replica, answer: Answer) -> float:
-        settings = self._settings
-        if not answer.generating:
-            return settings.first_token_s
-        reading = sum(a.tokens for a in replica.answers if not a.generating)
-        allowed = max(settings.stall_s, settings.stall_multiple * answer.interval_s)
-        if self._pool.only(replica):
-            allowed = max(allowed, settings.first_token_s)
-        return allowed + reading / PREFILL_TOKENS_PER_S
+    def late(self, replica: Replica, *, answers: bool) -> float:
+        """By how many times what is allowed to it the replica is silent: from 1 on it is lost.
 
-    async def _decide(self, replica: Replica, late: float) -> None:
-        if late < PATIENCE and await self.alive(replica):
-            return
+        `answers`: its server answers probes. Silence of one stream is not enough, since the
+        engine may have put it aside for others: the replica must be silent altogether.
+        """
         now = asyncio.get_running_loop().time()
-        if self.stalled(replica, now):  # nothing came while it was asked
-            replica.lose("its streams stand still")
+        # None is waited for: its client is slow, or it is not sent yet.
+        return max(
+            (
+                (now - max(answer.waiting_since, replica.heard_at))
+                / self._allowance(replica, answer, answers)
+                for answer in replica.answers
+                if answer.steady and answer.waiting_since is not None
+            ),
+            default=0.0,
+        )
+
+    def _allowance(self, replica: Replica, answer: Answer, answers: bool) -> float:
+        settings = self._settings
+        reads = [a.tokens for a in replica.answers if a.by_model and not a.generating]
+        reading_s = sum(reads) / PREFILL_TOKENS_PER_S
+        if not answer.generating:
+            allowed = settings.first_token_s + reading_s
+        else:
+            allowed = max(settings.stall_s, settings.stall_multiple * answer.interval_s)
+            if self._pool.only(replica):
+                allowed = max(allowed, settings.first_token_s)
+        if not answers:
+            return allowed
+        return (allowed + reading_s) * (PATIENCE_WHILE_READING if reads else PATIENCE)

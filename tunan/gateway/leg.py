@@ -9,7 +9,9 @@ import aiohttp
 from tunan.gateway.lost import Lost, Refusal
 from tunan.gateway.replica import Answer, Replica
 from tunan.gateway.responses import Headers
-from tunan.gateway.upstream import LOST, Upstreams, end_to_end
+from tunan.gateway.upstream import LOST, ExhaustedError, Upstreams, end_to_end
+
+OK = 200
 
 T = TypeVar("T")
 
@@ -28,6 +30,7 @@ class Leg:
         self.headers: Headers = []
         self._upstreams = upstreams
         self._response: aiohttp.ClientResponse | None = None
+        self._closed: asyncio.Future[None] | None = None
         self._task: asyncio.Task[object] | None = None
         self._cut: Lost | None = None
         self._loop = asyncio.get_running_loop()
@@ -38,6 +41,8 @@ class Leg:
 
     async def __aexit__(self, *_: object) -> None:
         """Closes the connection unless the answer came to its end: that frees the slot."""
+        if self._closed is not None:
+            self._closed.remove_done_callback(self._connection_closed)
         if self._response is not None:
             self._response.close()
 
@@ -52,6 +57,7 @@ class Leg:
         """Sends the request and takes the head of the answer."""
         request = self._upstreams.request(self.replica, method, target, headers, body)
         self._response = await self._wait(request)
+        self._watch_connection(self._response)
         self.status = self._response.status
         self.headers = end_to_end(list(self._response.raw_headers))
 
@@ -74,6 +80,21 @@ class Leg:
         """The whole answer, to be passed on later."""
         return Refusal(self.status, self.headers, await self.whole())
 
+    def _watch_connection(self, response: aiohttp.ClientResponse) -> None:
+        """A body whose framing is broken would never end: aiohttp closes, but tells no reader."""
+        connection = response.connection
+        protocol = connection.protocol if connection is not None else None
+        if protocol is not None and (closed := protocol.closed) is not None:
+            closed.remove_done_callback(_look)
+            closed.add_done_callback(_look)
+            closed.add_done_callback(self._connection_closed)
+            self._closed = closed
+
+    def _connection_closed(self, _: object) -> None:
+        content = self._open.content
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection broke off"))
+
     @property
     def _open(self) -> aiohttp.ClientResponse:
         if self._response is None:
@@ -89,15 +110,23 @@ class Leg:
                     awaited.close()
                 raise self._cut
             result = await awaited
-            self.answer.heard(self._loop.time())
+            self.answer.heard(self._loop.time(), body=self.status == OK)
             return result
         except asyncio.CancelledError:
             if self._cut is None or (self._task is not None and self._task.uncancel()):
                 raise  # the client has gone
             raise self._cut from None
+        except ExhaustedError as error:
+            raise Lost("exhausted", str(error)) from None
         except LOST as error:
             kind = "refused" if isinstance(error, aiohttp.ClientConnectorError) else "reset"
             raise Lost(kind, str(error) or type(error).__name__) from None
         finally:
             self.answer.waiting_since = None
             self._task = None
+
+
+def _look(closed: asyncio.Future[None]) -> None:
+    """What ended a connection has been looked at, or asyncio would complain that nobody has."""
+    if not closed.cancelled():
+        closed.exception()

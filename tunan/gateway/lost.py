@@ -21,8 +21,9 @@ DEATHS = frozenset({"reset", "stalled", "cut"})
 class Lost(Exception):  # noqa: N818  # a state of affairs, caught where the next attempt is made
     """The replica will not answer this request: another one may.
 
-    `kind` is one of `refused` (nothing listens), `reset`, `garbage`, `status` (a 5xx), `error`
-    (an error event), `stalled`, `cut` (lost by the word of another).
+    `kind` is one of `refused` (nothing listens), `exhausted` (it could not be asked), `reset`,
+    `garbage`, `status` (a 5xx), `error` (an error event), `stalled`, `cut` (lost by the word of
+    another).
     """
 
     def __init__(self, kind: str, detail: str, refusal: Refusal | None = None) -> None:

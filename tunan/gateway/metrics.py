@@ -18,7 +18,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.registry.register(_Replicas(pool))
         self.requests = self._counter("requests", "Requests answered", "key", "status")
-        self.tokens = self._counter("tokens", "Tokens of streams passed on", "key")
+        self.tokens = self._counter("tokens", "Tokens of prompts and answers", "key")
         self.losses = self._counter(
             "losses", "Requests that lost their replica while it answered", "replica", "reason"
         )

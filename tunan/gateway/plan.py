@@ -1,6 +1,7 @@
 """What can be done for a request when its replica is lost, decided before it is sent."""
 
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from tunan.gateway.sampling import sampling_for_resume
@@ -75,6 +76,17 @@ SPENT = frozenset(
 # vLLM counts these over generated tokens, which a continuation has in its prompt.
 _COUNTED = ("frequency_penalty", "presence_penalty", "bad_words")
 _PLAIN_FORMAT = {"type": "text"}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "stop": (str, list),
+    "seed": (int,),
+    "max_tokens": (int,),
+    "max_completion_tokens": (int,),
+    "min_tokens": (int,),
+    "logprobs": (int, bool),
+    "top_logprobs": (int,),
+    "stream_options": (dict,),
+    "vllm_xargs": (dict,),
+}
 
 
 @dataclass(frozen=True)
@@ -96,13 +108,23 @@ def plan_resume(path: str, body: dict[str, Any], sampler: bool) -> Plan:
     What cannot be continued is sent as it is, and repeated whole as long as nothing of the
     answer has reached the client.
     """
-    additions = sampling_for_resume(body, sampler)
-    obstacle = _obstacle(path, body, sampler)
-    if not obstacle and additions is None:
-        obstacle = "sampled without a sampler that can be continued"
-    if obstacle:
+    if obstacle := _of_another_type(body) or _obstacle(path, body, sampler):
         return Plan({}, obstacle)
-    return Plan({"return_token_ids": True, **(additions or {})})
+    additions = sampling_for_resume(body, sampler)
+    if additions is None:
+        return Plan({}, "sampled without a sampler that can be continued")
+    return Plan({"return_token_ids": True, **additions})
+
+
+def _of_another_type(body: dict[str, Any]) -> str:
+    """The engine may refuse it or read it its own way; what is computed with here must be plain."""
+    for key, types in _TYPES.items():
+        if type(body.get(key)) not in (*types, NoneType):
+            return f"a value of an unexpected type for {key!r}"
+    stop = body.get("stop")
+    if isinstance(stop, list) and not all(isinstance(string, str) for string in stop):
+        return "a value of an unexpected type for 'stop'"
+    return ""
 
 
 def _obstacle(path: str, body: dict[str, Any], sampler: bool) -> str:

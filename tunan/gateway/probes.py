@@ -12,7 +12,7 @@ from typing import Any
 from tunan.config.deployment import Gateway
 from tunan.gateway.pool import Pool
 from tunan.gateway.replica import HttpAddress, Replica, Stage
-from tunan.gateway.upstream import LOST, Upstreams
+from tunan.gateway.upstream import LOST, ExhaustedError, Upstreams
 
 FAILURES = 3  # in a row, before a replica that was ready is lost
 FAILURES_OF_THE_ONLY_ONE = 30  # while no other replica is ready
@@ -41,18 +41,23 @@ class Probes:
 
     async def _repeat(self, replica: Replica) -> None:
         failures = 0
-        loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
-            elsewhere = isinstance(replica.address, HttpAddress)
-            if elsewhere or replica.ready:
-                answered = await (self._ask(replica) if elsewhere else self._health(replica))
-                # An answer of the model says more than a probe that a busy server let wait.
-                failures = 0 if answered or replica.heard_at >= began else failures + 1
+            with contextlib.suppress(ExhaustedError):  # then nothing is known of it
+                failures = 0 if await self._well(replica) else failures + 1
                 allowed = FAILURES_OF_THE_ONLY_ONE if self._pool.only(replica) else FAILURES
                 if failures >= allowed and replica.stage in (Stage.READY, Stage.DRAINING):
                     replica.lose("it does not answer health probes")
             await asyncio.sleep(self._settings.probe_interval_s)
+
+    async def _well(self, replica: Replica) -> bool:
+        """Whether nothing speaks against it. Raises `ExhaustedError`."""
+        began = asyncio.get_running_loop().time()
+        elsewhere = isinstance(replica.address, HttpAddress)
+        if not elsewhere and not replica.ready:
+            return True
+        answered = await (self._ask(replica) if elsewhere else self._health(replica))
+        # An answer of the model says more than a probe that a busy server let wait.
+        return answered or replica.heard_at >= began
 
     async def _ask(self, replica: Replica) -> bool:
         """Moves a replica elsewhere to the stage that it tells; whether it answered."""

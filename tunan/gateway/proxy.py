@@ -19,7 +19,7 @@ from tunan.gateway.relay import Relay
 from tunan.gateway.replica import RETRY_AFTER, Replica, Stage, UnixAddress
 from tunan.gateway.responses import Receive, Scope
 from tunan.gateway.stream import ResumableStream
-from tunan.gateway.upstream import LOST, Upstreams
+from tunan.gateway.upstream import LOST, ExhaustedError, Upstreams
 
 MIB = 1 << 20
 OK = 200
@@ -54,7 +54,7 @@ class Proxy:
             return 0
         work = self._work(call, delivery)
         await _until_gone(self._within_deadline(call, work, delivery), receive)
-        return call.prompt_tokens + work.progress
+        return call.prompt_tokens + work.used
 
     async def replica_metrics(self) -> dict[str, str]:
         """The metrics of the replicas that are ready, by their name."""
@@ -68,7 +68,7 @@ class Proxy:
             async with asyncio.timeout(self._settings.probe_timeout_s):
                 async with await self._upstreams.request(replica, "GET", "/metrics") as answer:
                     return await answer.text() if answer.status == OK else ""
-        except (*LOST, TimeoutError, UnicodeDecodeError):
+        except (*LOST, ExhaustedError, TimeoutError, UnicodeDecodeError):
             return ""
 
     def _work(self, call: Call, delivery: Delivery) -> Work:
@@ -136,7 +136,10 @@ class Proxy:
                 break
             before = work.progress
             try:
-                with replica.answering(call.tokens - work.progress) as answer:
+                # What has come is read once more, as part of the prompt.
+                owed = max(call.tokens, call.prompt_tokens + work.progress)
+                with replica.answering(owed) as answer:
+                    answer.steady, answer.by_model = call.steady, call.tokens > 0
                     async with Leg(self._upstreams, replica, answer) as leg:
                         await work.run(leg)
                 self._health.trust(replica)
@@ -147,6 +150,9 @@ class Proxy:
                 delivery.moves()
                 self._metrics.losses.labels(replica.name, error.kind).inc()
                 self._health.suspect(replica, error)
+                if await work.ended_already():
+                    self._count(work)
+                    return
             fruitless = 0 if work.progress > before else fruitless + 1
             avoid = {replica} if work.progress > before else avoid | {replica}
             # What kills every replica that answers it must not be handed from one to the next.
@@ -193,6 +199,9 @@ class Proxy:
                 await work.give_up(502, "engine_lost", what)
         elif lost is not None and lost.refusal is not None:
             await delivery.whole(lost.refusal)
+        elif lost is not None and lost.kind == "exhausted":
+            message = f"the gateway cannot connect: {lost.detail}"
+            await delivery.error(503, "service_unavailable", message, [(b"retry-after", b"3")])
         elif lost is None or shutting_down:
             await self._not_ready(delivery)
         else:

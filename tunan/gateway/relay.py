@@ -1,11 +1,15 @@
 """Passes an answer on as it comes, unread. Asked again elsewhere only while nothing was sent."""
 
+import re
+
 from tunan.gateway.call import GENERATION, Call
 from tunan.gateway.delivery import Delivery
 from tunan.gateway.leg import Leg
 from tunan.gateway.lost import Lost, Refusal
 
 SERVER_ERROR = 500
+_END_OF_EVENT = b"\n\n"
+_GENERATED = re.compile(rb'"completion_tokens": ?([0-9]{1,9})')
 
 
 class Relay:
@@ -15,6 +19,7 @@ class Relay:
         self._call = call
         self._delivery = delivery
         self._events = False
+        self.used = 0  # tokens of the answer, as it tells or by its events
 
     @property
     def may_go_on(self) -> bool:
@@ -26,6 +31,10 @@ class Relay:
         """Nothing counts as progress: what was sent cannot be continued."""
         return 0
 
+    async def ended_already(self) -> bool:
+        """Never known: nothing of it is read."""
+        return False
+
     async def run(self, leg: Leg) -> None:
         """One attempt. Raises `Lost`."""
         call = self._call
@@ -35,12 +44,14 @@ class Relay:
         if not leg.is_event_stream and call.path in GENERATION:
             # Nothing of it is sent before all of it is here, so that it can be asked again.
             body = await leg.whole()
+            self.used = max((int(told) for told in _GENERATED.findall(body)), default=0)
             await self._delivery.whole(Refusal(leg.status, leg.headers, body))
             return
         self._events = leg.is_event_stream
         async for chunk in leg.chunks():
             await self._delivery.start(leg.status, leg.headers)
             await self._delivery.write(chunk)
+            self.used += chunk.count(_END_OF_EVENT) if self._events else 0
         await self._delivery.start(leg.status, leg.headers)
         await self._delivery.end()
 

@@ -67,6 +67,8 @@ _FINAL = {Stage.FAILED: frozenset[Stage](), Stage.DRAINING: frozenset({Stage.FAI
 # Events before the rhythm of the tokens shows: the head, the role, the first token.
 FIRST_EVENTS = 3
 INTERVAL_WEIGHT = 0.1  # of the newest gap in the mean
+# A longer gap than so many means, and than so many seconds, counts as that: one is no new rhythm.
+LONGEST_GAP, LONGEST_GAP_S = 4, 0.5
 
 
 @dataclass(eq=False)
@@ -84,6 +86,8 @@ class Answer:
     waiting_since: float | None = None
     events: int = 0
     generating: bool = False  # tokens come: silence is not the reading of its prompt any more
+    steady: bool = False  # each token is an event at once: then silence says something
+    by_model: bool = True  # it takes the model to answer, not only the server before it
     interval_s: float = 0.0
 
     def paid(self, tokens: int) -> None:
@@ -93,15 +97,18 @@ class Answer:
         self.tokens -= tokens
         self.replica.outstanding_tokens -= tokens
 
-    def heard(self, now: float) -> None:
-        """Something came from the replica, at the loop's time `now`."""
+    def heard(self, now: float, body: bool = True) -> None:
+        """Something came, at the loop's time `now`; `body`: of an answer that is no refusal."""
         gap = now - self.waiting_since if self.waiting_since is not None else 0.0
         self.waiting_since = None
         self.events += 1
-        self.replica.heard_at = now
+        if body and self.by_model:
+            self.replica.heard_at = now
         self.generating = self.generating or self.events >= FIRST_EVENTS
         if self.events > FIRST_EVENTS:
-            self.interval_s += (gap - self.interval_s) * INTERVAL_WEIGHT
+            mean = self.interval_s or gap
+            gap = min(gap, max(LONGEST_GAP * mean, LONGEST_GAP_S))
+            self.interval_s = mean + (gap - mean) * INTERVAL_WEIGHT
 
 
 @dataclass(eq=False)
@@ -118,7 +125,7 @@ class Replica:
     held: bool = False  # an operator wants nothing sent to it
     in_flight: int = field(default=0, init=False)
     outstanding_tokens: int = field(default=0, init=False)
-    heard_at: float = field(default=0.0, init=False)  # the loop's time of its last sign of life
+    heard_at: float = field(default=0.0, init=False)  # the loop's time of its model's last sign
     # Called with the replica and the reason when it is lost, and with it alone on any change.
     on_lost: list[Callable[["Replica", str], None]] = field(default_factory=list, init=False)
     on_change: list[Callable[["Replica"], None]] = field(default_factory=list, init=False)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator, Generator
@@ -16,6 +17,7 @@ from tunan.gateway.guard import guarded
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75  # longer than usual client pools keep idle connections
+CONNECTIONS = 65_536  # open files: programs start with 1024, which is soon used up
 # What uvicorn logs as an error when an answer is cut, which the proxy does on purpose.
 CUT = "ASGI callable returned without completing response."
 
@@ -57,6 +59,13 @@ def address_of(listener: socket.socket, tls: bool = False) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
+def _allow_connections() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS if hard == resource.RLIM_INFINITY else min(CONNECTIONS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _is_not_a_cut(record: logging.LogRecord) -> bool:
     return record.getMessage() != CUT
 
@@ -82,6 +91,7 @@ async def serving(app: FrontDoor, listener: socket.socket) -> AsyncIterator[None
         timeout_graceful_shutdown=1,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_not_a_cut)
+    _allow_connections()
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -6,7 +6,7 @@ from typing import Any
 from tunan.gateway.call import Call
 from tunan.gateway.continuation import Continuation, DivergedError
 from tunan.gateway.delivery import Delivery
-from tunan.gateway.events import DONE, EventCutter, TokenEvent, encode, parse
+from tunan.gateway.events import DONE, EventCutter, TokenEvent, encode, is_done, parse
 from tunan.gateway.leg import Leg
 from tunan.gateway.lost import Lost
 from tunan.gateway.plan import CHAT, COMPLETION
@@ -15,8 +15,10 @@ from tunan.gateway.upstream import with_request_id
 
 SERVER_ERROR = 500
 OK = 200
+TOO_MANY = 429  # of a gateway or a limit before it: the next replica may have room
 # An answer that vLLM ends of itself, because it shuts down or fails.
 _BROKEN_OFF = ("abort", "error")
+_MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError)
 
 
 class ResumableStream:
@@ -31,6 +33,8 @@ class ResumableStream:
         held_back = not self._content.get("include_stop_str_in_output")
         self._transcript = Transcript(tail, held_back, memory_bytes)
         self._continuation: Continuation | None = None
+        # Events have to be read here, so nobody on the way may compress them.
+        self._headers = [(k, v) for k, v in call.headers if k != b"accept-encoding"]
         self._done = False
         self._usage_sent = False
         self._obstacle = ""
@@ -48,6 +52,11 @@ class ResumableStream:
         return self._transcript.count
 
     @property
+    def used(self) -> int:
+        """Tokens of the answer, for the limits of its key."""
+        return self._transcript.count
+
+    @property
     def _unsound(self) -> str:
         if self._obstacle:
             return self._obstacle
@@ -60,19 +69,12 @@ class ResumableStream:
     async def run(self, leg: Leg) -> None:
         """One attempt. Raises `Lost`."""
         if self._delivery.started:
-            if await self._ended_already():
-                return
             await self._resume(leg)
         else:
             self._continuation = None
-            await leg.open("POST", self._call.target, self._call.headers, self._call.first_body())
-        if leg.status >= SERVER_ERROR:
-            raise Lost("status", str(leg.status), await leg.refusal())
+            await leg.open("POST", self._call.target, self._headers, self._call.first_body())
         if leg.status != OK or not leg.is_event_stream:
-            if self._delivery.started:
-                self._obstacle = f"another replica refused it with status {leg.status}"
-                raise Lost("status", str(leg.status))
-            await self._delivery.whole(await leg.refusal())
+            await self._refused(leg)
             return
         cutter = EventCutter()
         async for chunk in leg.chunks():
@@ -86,6 +88,16 @@ class ResumableStream:
                 await self._delivery.end()
                 return
         raise Lost("reset", "the stream ended without [DONE]")
+
+    async def _refused(self, leg: Leg) -> None:
+        """Hands the answer on if it is the client's, and the first. Raises `Lost` if not."""
+        if leg.status >= SERVER_ERROR:
+            raise Lost("status", str(leg.status), await leg.refusal())
+        if self._delivery.started:
+            if leg.status != TOO_MANY:
+                self._obstacle = f"another replica refused it with status {leg.status}"
+            raise Lost("status", str(leg.status))
+        await self._delivery.whole(await leg.refusal())
 
     async def give_up(self, status: int, kind: str, message: str) -> None:
         """The stream has begun and cannot go on: it says why, and is cut."""
@@ -103,24 +115,25 @@ class ResumableStream:
         self.resumed += 1
         self.prefilled += self._continuation.prefilled_tokens
         body = json.dumps(self._continuation.request()).encode()
-        headers = with_request_id(self._call.headers, f"-{self.resumed}")
+        headers = with_request_id(self._headers, f"-{self.resumed}")
         await leg.open("POST", COMPLETION, headers, body)
 
-    async def _ended_already(self) -> bool:
-        """Whether only the end was missing: then it is written here."""
+    async def ended_already(self) -> bool:
+        """Whether only the end is missing: then it is written here, and no replica is needed."""
         if not self._transcript.finished:
             return False
-        if (self._content.get("stream_options") or {}).get("include_usage"):
+        options = self._content.get("stream_options") or {}
+        if options.get("include_usage") and not self._usage_sent:
+            if self._unsound:  # not every token was counted
+                return False
             prompt, generated = len(self._transcript.prompt_ids), self._transcript.count
             usage = {
                 "prompt_tokens": prompt,
                 "completion_tokens": generated,
                 "total_tokens": prompt + generated,
             }
-            if not self._usage_sent:
-                await self._delivery.write(
-                    encode({**self._transcript.head, "choices": [], "usage": usage})
-                )
+            event = {**self._transcript.head, "choices": [], "usage": usage}
+            await self._delivery.write(encode(event))
         await self._delivery.write(DONE + b"\n\n")
         await self._delivery.end()
         return True
@@ -150,15 +163,23 @@ class ResumableStream:
             event = event.raw
         content = parse(event)
         if content is None:
-            self._done = event.startswith(DONE)
-            return event
+            self._done = self._done or is_done(event)
+            return DONE + b"\n\n" if is_done(event) else event
         if "error" in content:
             return self._error(content, event)
-        if any(c.get("finish_reason") in _BROKEN_OFF for c in content.get("choices") or []):
+        if _broken_off(content):
             raise Lost("error", "the engine broke the answer off")
-        if self._continuation is not None:
-            return self._rewritten(content)
-        return self._first_leg(content)
+        try:
+            out = (
+                self._first_leg(content) if self._continuation is None else self._rewritten(content)
+            )
+        except _MISSHAPEN:
+            # Some of it may count as sent already, so nothing can follow it.
+            self._obstacle = "an event has not the form that vLLM's have"
+            raise Lost("garbage", self._obstacle) from None
+        if content.get("usage") and not content.get("choices"):
+            self._usage_sent = True
+        return out
 
     def _error(self, content: dict[str, Any], event: bytes) -> bytes:
         code = content["error"].get("code") if isinstance(content["error"], dict) else None
@@ -187,8 +208,6 @@ class ResumableStream:
                 transcript.begin(ids)
                 if not self._call.shows_ids:
                     holder["prompt_token_ids"] = None
-        if content.get("usage") and not choices:
-            self._usage_sent = True
         if choice and self._is_noise(choice):
             transcript.note_list(choice.get("token_ids") or [], 0)
             return b""
@@ -223,6 +242,13 @@ class ResumableStream:
         logprobs = choice.get("logprobs") or {}
         if logprobs.get("text_offset"):
             transcript.logprob_offset = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
+
+
+def _broken_off(content: dict[str, Any]) -> bool:
+    try:
+        return any(c.get("finish_reason") in _BROKEN_OFF for c in content.get("choices") or [])
+    except _MISSHAPEN:
+        raise Lost("garbage", "an event that is no event of vLLM's") from None
 
 
 def _stop_tail(stop: Any) -> int:

@@ -1,5 +1,6 @@
 """Connections to the replicas: one pool each, over a Unix socket or TCP."""
 
+import errno
 import ssl
 from collections.abc import Iterable
 from typing import Self
@@ -22,6 +23,11 @@ HOP_BY_HOP = frozenset(
 )
 REQUEST_ID = b"x-request-id"
 LOST = (aiohttp.ClientError, OSError)
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
+
+
+class ExhaustedError(Exception):
+    """This process has no file, port or memory for a connection: no fault of the replica."""
 
 
 class Upstreams:
@@ -59,16 +65,22 @@ class Upstreams:
     ) -> aiohttp.ClientResponse:
         """The response's head; `target` is the encoded path with its query.
 
-        Raises one of `LOST` if the replica is not there or closes the connection first.
+        Raises one of `LOST` if the replica is not there or closes the connection first,
+        `ExhaustedError` if it could not be asked.
         """
-        given = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in headers or []]
-        return await self._sessions[replica].request(
-            method,
-            URL(_base(replica) + target, encoded=True),
-            headers=given,
-            data=body or None,
-            allow_redirects=False,
-        )
+        given = [(_text(key), _text(value)) for key, value in headers or []]
+        try:
+            return await self._sessions[replica].request(
+                method,
+                URL(_base(replica) + target, encoded=True),
+                headers=given,
+                data=body or None,
+                allow_redirects=False,
+            )
+        except aiohttp.ClientConnectorError as error:
+            if error.os_error.errno in _OURS:
+                raise ExhaustedError(error.os_error.strerror) from None
+            raise
 
     def _connector(self, replica: Replica) -> aiohttp.BaseConnector:
         if isinstance(replica.address, UnixAddress):
@@ -78,6 +90,14 @@ class Upstreams:
         return aiohttp.TCPConnector(
             limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=self._tls if self._tls else True
         )
+
+
+def _text(value: bytes) -> str:
+    """aiohttp writes it as UTF-8: only what is not UTF-8 comes to be other bytes."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _base(replica: Replica) -> str:
