@@ -1,4 +1,5 @@
 // Messages between two ranks, alone or several at once.
+#include <map>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,19 +18,22 @@ void carry(Communicator* group, const HcclSendRecvItem& item) {
                 sends ? group->rank : item.remoteRank, sends ? item.remoteRank : group->rank);
 }
 
-// Sends run beside receives: two ranks that both send first must not wait for each other.
+// Sends run beside receives: two ranks that both send first must not wait for each other. Those to
+// one rank keep their order, which is all that tells them apart there.
 void carry_all(Communicator* group, const std::vector<HcclSendRecvItem>& items) {
+    std::map<uint32_t, std::vector<HcclSendRecvItem>> to;
+    for (const HcclSendRecvItem& item : items)
+        if (item.sendRecvType == HCCL_SEND) to[item.remoteRank].push_back(item);
     std::vector<std::thread> sends;
-    std::vector<HcclFailure> failures(items.size(), HcclFailure{HCCL_SUCCESS, ""});
-    for (size_t at = 0; at < items.size(); at++)
-        if (items[at].sendRecvType == HCCL_SEND)
-            sends.emplace_back([&, at] {
-                try {
-                    carry(group, items[at]);
-                } catch (const HcclFailure& failure) {
-                    failures[at] = failure;
-                }
-            });
+    std::vector<HcclFailure> failures(to.size(), HcclFailure{HCCL_SUCCESS, ""});
+    for (const auto& [peer, messages] : to)
+        sends.emplace_back([group, &messages = messages, &failure = failures[sends.size()]] {
+            try {
+                for (const HcclSendRecvItem& item : messages) carry(group, item);
+            } catch (const HcclFailure& caught) {
+                failure = caught;
+            }
+        });
     try {
         for (const HcclSendRecvItem& item : items)
             if (item.sendRecvType == HCCL_RECV) carry(group, item);

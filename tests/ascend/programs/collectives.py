@@ -24,10 +24,10 @@ def uneven_all_to_all(rank: int) -> list[float]:
 
 
 def batched_point_to_point(rank: int) -> list[float]:
-    """Each sends two tensors to the other and takes two, all in one batch."""
+    """Each sends eight tensors to the other and takes eight, all in one batch."""
     other = 1 - rank
-    given = [torch.full((3,), float(10 * rank + at)).to("npu") for at in range(2)]
-    taken = [torch.empty(3).to("npu") for _ in range(2)]
+    given = [torch.full((3,), float(10 * rank + at)).to("npu") for at in range(8)]
+    taken = [torch.empty(3).to("npu") for _ in range(8)]
     operations = [dist.P2POp(dist.isend, x, other) for x in given]
     operations += [dist.P2POp(dist.irecv, x, other) for x in taken]
     for work in dist.batch_isend_irecv(operations):
