@@ -1,4 +1,4 @@
-"""Writes the tables of docs/*/benchmarks.md from the results, so that no figure is typed by hand.
+"""Writes the tables of docs/*/benchmarks.md and the READMEs from the results: none is typed by hand.
 
     python -m benchmarks.report
 
@@ -14,7 +14,12 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-LANGUAGES = ("en", "zh")
+PAGES = {
+    "docs/en/benchmarks.md": "en",
+    "docs/zh/benchmarks.md": "zh",
+    "README.md": "en",
+    "README.zh-CN.md": "zh",
+}
 MARKED = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Rows = list[Sequence[object]]
@@ -84,6 +89,10 @@ CHINESE: Mapping[str, str] = {
     "bf16 to fp16": "bf16 转 fp16",
     "fp8 to bf16": "fp8 转 bf16",
     "layer": "层",
+    "heads": "头",
+    "Tunan, int8": "图南，int8",
+    "Tunan, bf16": "图南，bf16",
+    "error of int8": "int8 的误差",
     "threads": "线程",
     "rows": "行数",
     "reading the int8 weights": "读取 int8 权重",
@@ -129,10 +138,9 @@ CHINESE: Mapping[str, str] = {
 
 def main() -> None:
     """Rewrites the pages in place."""
-    for language in LANGUAGES:
-        page = ROOT / "docs" / language / "benchmarks.md"
-        text = page.read_text(encoding="utf-8")
-        page.write_text(filled(text, language), encoding="utf-8")
+    for page, language in PAGES.items():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        (ROOT / page).write_text(filled(text, language), encoding="utf-8")
 
 
 def filled(text: str, language: str) -> str:
@@ -266,6 +274,18 @@ def _diagnose(content: Any) -> Rows:
     return rows
 
 
+def _kv(content: Any) -> Rows:
+    """Microseconds of one step of attention; the error is that of the int8 cache."""
+    engines = {"int8": "Tunan, int8", "bf16": "Tunan, bf16", "vllm": "vLLM, bf16"}
+    rows: Rows = [("heads", "tokens", "threads", *engines.values(), "error of int8")]
+    for case in content["decode"]:
+        found = (case[engine] for engine in engines)
+        cells = (_range(*(round(one[k]) for k in ("us", "least_us", "most_us"))) for one in found)
+        error = f"{case['int8']['relative_error']:.4f}"
+        rows.append((case["shape"], case["length"], case["threads"], *cells, error))
+    return rows
+
+
 def _spread(found: Mapping[str, float], least: str, most: str) -> str:
     return _range(found["median"], found[least], found[most])
 
@@ -304,6 +324,7 @@ TABLES: Mapping[str, Callable[[Any], Rows]] = {
     "serve": _serve,
     "cpu": _cpu,
     "kernels": _kernels,
+    "kv": _kv,
     "diagnose": _diagnose,
     "chaos": _chaos,
     "gateway": _gateway,

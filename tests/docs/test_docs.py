@@ -182,6 +182,12 @@ def test_the_benchmark_tables_are_those_of_the_results(language: str) -> None:
     assert {file.stem for file in report.RESULTS.glob("*.json")} <= marked
 
 
+@pytest.mark.parametrize("page", report.PAGES)
+def test_a_table_of_figures_anywhere_is_that_of_the_results(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert report.filled(text, report.PAGES[page]) == text
+
+
 @by_page
 def test_no_leftover_marks(page: Path) -> None:
     assert "@@" not in page.read_text(encoding="utf-8")
