@@ -1,4 +1,4 @@
-"""Writes the tables of docs/*/benchmarks.md and the READMEs from the results: none is typed by hand.
+"""Writes the tables of docs/*/benchmarks.md and the READMEs from the results, none by hand.
 
     python -m benchmarks.report
 
