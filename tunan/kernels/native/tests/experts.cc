@@ -8,18 +8,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "float_type.h"
-#include "isa.h"
 #include "linear/api.h"
 #include "memory.h"
 #include "moe/moe.h"
-#include "pool.h"
+#include "tests/every_isa.h"
 
 namespace {
 
@@ -121,20 +117,5 @@ int run_all(const std::vector<char>& file, const std::string& isa, int threads) 
 }  // namespace
 
 int main(int argc, char** argv) {
-    std::ifstream stream(argc == 2 ? argv[1] : "", std::ios::binary);
-    if (!stream) {
-        std::fprintf(stderr, "usage: kernel_experts FILE\n");
-        return 2;
-    }
-    const std::vector<char> file{std::istreambuf_iterator<char>(stream), {}};
-    std::istringstream isas(tunan_isa_supported());
-    int wrong = 0;
-    for (std::string isa; std::getline(isas, isa, ',');) {
-        tunan_isa_select(isa.c_str());
-        for (const int threads : {1, 3}) {
-            tunan_pool_configure(threads, nullptr, 20);
-            wrong += run_all(file, isa, threads);
-        }
-    }
-    return wrong ? 1 : 0;
+    return tunan::on_every_isa(argc, argv, "kernel_experts", run_all);
 }
