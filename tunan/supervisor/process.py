@@ -21,7 +21,7 @@ KILL_S = 60.0  # an NPU's driver may take its time to let a killed process go
 STATUS_S = 1.0  # for the status of a process that has ended
 POLL_S = 0.02
 TRACKER = "resource_tracker"  # multiprocessing's, one for each family of spawned processes
-TRACKER_S = 1.0
+TRACKER_S = 10.0  # one that has only just been started has Python to load first
 VLLM_TITLE = "VLLM::"  # of every process of vLLM's own, each with another name
 EXIT_CODE = 49  # field 52 of /proc/PID/stat, counted from the state
 
@@ -183,13 +183,13 @@ class EngineProcess:
         """Kills all but multiprocessing's trackers, which then remove what the others left in
         /dev/shm and end: engine after engine would leave its message queues there.
         """
-        trackers = {pid for pid in _members(self.pid) if TRACKER in _title(pid)}
-        if not trackers:
+        if not any(map(_may_be_tracker, _members(self.pid))):
             return
         end = time.monotonic() + TRACKER_S
-        while (others := _members(self.pid)) and time.monotonic() < end:
-            for pid in set(others) - trackers:
-                self._signal_all(partial(os.kill, pid, signal.SIGKILL))
+        while (members := _members(self.pid)) and time.monotonic() < end:
+            for pid in members:
+                if not _may_be_tracker(pid):
+                    self._signal_all(partial(os.kill, pid, signal.SIGKILL))
             await asyncio.sleep(POLL_S)
 
     @staticmethod
@@ -235,6 +235,14 @@ def _title(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
         return words.decode(errors="replace").strip()[:80] or f"process {pid}"
     return f"process {pid}"
+
+
+def _may_be_tracker(pid: int) -> bool:
+    """Whether it is multiprocessing's tracker, or in `execve` and without a command line yet."""
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return not command or TRACKER.encode() in command
+    return False
 
 
 def _members(group: int) -> list[int]:
