@@ -2,6 +2,7 @@
 
     python -m benchmarks.serve                      about 12 minutes on 2 cores
     python -m benchmarks.serve --shape llama-1.1b --repeats 5
+    python -m benchmarks.serve --variants stock stock-w8a8 tunan-w8a8 tunan-w4a8
 
 Only one engine fits a small machine, so the variants take turns: each repeat starts every
 variant, warms it with one request of each kind, and measures. `decode_N` is output tokens a
@@ -26,7 +27,15 @@ from pathlib import Path
 
 from benchmarks.machine import describe_machine
 from benchmarks.other_load import OtherLoad
-from benchmarks.servers import SHAPES, VARIANTS, complete, earlier_runs, make_model, running
+from benchmarks.servers import (
+    QUANTISED,
+    SHAPES,
+    VARIANTS,
+    complete,
+    earlier_runs,
+    make_model,
+    running,
+)
 
 RESULTS = Path(__file__).with_name("results") / "serve.json"
 BATCHES = (1, 8, 32)
@@ -47,7 +56,8 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="smollm2-135m")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=("stock", "tunan"))
+    every = (*VARIANTS, *QUANTISED)
+    parser.add_argument("--variants", nargs="+", choices=every, default=("stock", "tunan"))
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--append", action="store_true", help="add to the runs already there")
     args = parser.parse_args()
@@ -55,9 +65,9 @@ def main() -> None:
     runs = earlier_runs(args.output) if args.append else []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        model = make_model(args.shape, folder)
         for repeat in range(args.repeats):
             for variant in args.variants:
+                model = make_model(args.shape, folder, variant)
                 with running(variant, model, folder / f"cache-{variant}") as server:
                     run = {"variant": variant, "repeat": repeat, **measure(server.url)}
                 run["load_average"] = round(os.getloadavg()[0], 2)

@@ -45,6 +45,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 _STOCK = (sys.executable, "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server")
 VARIANTS = ("stock", "stock-eager", "tunan", "tunan-compiled")
+# Of the same weights, rounded to nearest; the last word is the scheme.
+QUANTISED = ("stock-w8a8", "tunan-w8a8", "tunan-w4a8")
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,11 @@ def command(variant: str, model: Path, port: int) -> list[str]:
     ]
 
 
-def environment(cache: Path) -> dict[str, str]:
-    """Ours plus one cache directory for everything; HF_HUB_OFFLINE for all, for fairness."""
+def environment(variant: str, cache: Path) -> dict[str, str]:
+    """Ours plus one cache directory for everything; HF_HUB_OFFLINE for all, for fairness.
+
+    vLLM as it comes does not load our plugin.
+    """
     return {
         **os.environ,
         "HF_HUB_OFFLINE": "1",
@@ -84,7 +89,7 @@ def environment(cache: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "XDG_CACHE_HOME": str(cache),
         "XDG_STATE_HOME": str(cache / "state"),
-        "VLLM_PLUGINS": "tunan",
+        "VLLM_PLUGINS": "tunan" if variant.startswith("tunan") else "none",
     }
 
 
@@ -101,7 +106,7 @@ def running(variant: str, model: Path, cache: Path) -> Iterator[Running]:
     with (cache / f"{variant}.log").open("w") as log:
         process = subprocess.Popen(
             command(variant, model, port),
-            env=environment(cache),
+            env=environment(variant, cache),
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -140,14 +145,19 @@ def complete(url: str, prompt: list[int], tokens: int) -> dict[str, Any]:
     return answer
 
 
-def make_model(shape: str, folder: Path) -> Path:
-    """A random Llama of the named shape (speed does not depend on the values)."""
+def make_model(shape: str, folder: Path, variant: str = "stock") -> Path:
+    """A random Llama of the named shape (speed does not depend on the values), for the variant."""
+    from tests.engine.cpu.quantised import quantise
     from tests.models import write_llama
 
-    directory = folder / shape
-    if not (directory / "config.json").exists():
-        write_llama(directory, max_position_embeddings=MAX_MODEL_LEN, **SHAPES[shape])
-    return directory
+    plain = folder / shape
+    if not (plain / "config.json").exists():
+        write_llama(plain, max_position_embeddings=MAX_MODEL_LEN, **SHAPES[shape])
+    if variant not in QUANTISED:
+        return plain
+    scheme = variant.rsplit("-", 1)[1]
+    quantised = folder / f"{shape}-{scheme}"
+    return quantised if quantised.exists() else quantise(plain, quantised, scheme, head=False)
 
 
 def earlier_runs(results: Path) -> list[dict[str, object]]:
