@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Rewrites requirements/ascend-*.lock (pinned; hashed, but for ascend-hardware.lock). Needs uv on PATH. Run it when
+# Rewrites requirements/ascend-*.lock (pinned and hashed). Needs uv on PATH. Run it when
 # requirements/ascend-*.in change, then `make test-ascend`.
 set -euo pipefail
 cd "$(dirname "$0")/../requirements"
@@ -17,13 +17,21 @@ compile=(uv pip compile --quiet --universal --python-version 3.11 --generate-has
     ascend-emulated.in -o ascend-emulated.lock
 "${compile[@]}" --no-deps ascend-published.in -o ascend-published.lock
 
-# Constraints, so without hashes: pip builds vLLM and this project on the machine. triton-ascend is on the
-# vendor's index only, and torch_npu's torch for x86-64 (+cpu) on PyTorch's, so aarch64 is what is resolved.
+# For hardware: hashes of everything that the package index has as it is installed. Not of vllm-ascend, whose
+# wheels for each chip are on the vendor's index only, nor of triton-ascend, which is nowhere else. torch is a
+# file of its own: torch_npu's for x86-64 (+cpu) is on PyTorch's index, so aarch64 is what is resolved. vLLM is
+# built from its source. The same versions come out for Python 3.12.
 hardware=$(mktemp)
 trap 'rm -f "$overrides" "$hardware"' EXIT
 printf "torchvision==0.25.0\ntriton-ascend==3.2.2 ; sys_platform == 'never'\n" >"$hardware"
-uv pip compile --quiet --python-platform aarch64-manylinux_2_34 --python-version 3.11 --no-header \
-    --no-annotate --no-emit-index-url --override "$hardware" ascend-hardware.in -o ascend-hardware.lock
+compile=(uv pip compile --quiet --python-platform aarch64-manylinux_2_34 --python-version 3.11
+         --generate-hashes --no-header --no-annotate --no-emit-index-url)
+"${compile[@]}" --override "$hardware" --no-emit-package torch --no-emit-package vllm-ascend \
+    --no-emit-package pytest --no-emit-package pytest-asyncio --no-emit-package pytest-timeout \
+    --no-emit-package hypothesis \
+    ascend-hardware.in -o ascend-hardware.lock
+grep '^torch==' ascend-hardware.in | "${compile[@]}" --no-deps - -o ascend-torch.lock
+grep '^vllm==' ascend-published.in | "${compile[@]}" --no-deps --no-binary vllm - -o ascend-vllm.lock
 # No GPU build, no GPU compiler (vllm-ascend takes its presence for Triton on the device).
 python3 - ascend-emulated.lock <<'PY'
 import pathlib, re, sys

@@ -45,6 +45,45 @@ def test_two_machines_get_their_ranks_and_only_the_head_listens() -> None:
     assert not [a for a in other.arguments if a.startswith("--port")]
 
 
+def test_copies_are_spread_over_the_machines_as_vllm_counts_them() -> None:
+    head, other = commands(parallel={"tensor": 4, "data": 4}, nodes=["10.0.0.1", "10.0.0.2"])
+    for command in (head, other):
+        assert {
+            "--data-parallel-size=4",
+            "--data-parallel-size-local=2",
+            "--data-parallel-address=10.0.0.1",
+            "--data-parallel-rpc-port=13389",
+        } <= set(command.arguments)
+        assert len(command.environment["ASCEND_RT_VISIBLE_DEVICES"].split(",")) == 8
+        assert command.environment["HCCL_INTRA_ROCE_ENABLE"] == "0"
+        assert not [a for a in command.arguments if a.startswith(("--nnodes", "--master"))]
+    assert "--port=8080" in head.arguments
+    assert {"--data-parallel-start-rank=2", "--headless"} <= set(other.arguments)
+    assert not {"--data-parallel-start-rank=0", "--headless"} & set(head.arguments)
+
+
+def test_the_head_binds_an_address_where_the_machines_have_names() -> None:
+    head, other = commands(parallel={"tensor": 8, "data": 2}, nodes=["one", "two"])
+    assert "--data-parallel-address=$ADDRESS" in head.arguments
+    assert "--data-parallel-address=one" in other.arguments
+
+
+def test_copies_on_one_machine_need_no_address() -> None:
+    (command,) = commands("ascend910c", parallel={"tensor": 4, "data": 4})
+    assert "--data-parallel-size=4" in command.arguments
+    assert not [a for a in command.arguments if a.startswith("--data-parallel-a")]
+    assert "HCCL_INTRA_PCIE_ENABLE" not in command.environment
+
+
+def test_a_flag_that_the_deployment_gives_is_not_given_twice(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"n_routed_experts": 8}))
+    (tmp_path / "quant_model_description.json").write_text("{}")
+    given = ["--quantization=ascend", "--enable_expert_parallel"]
+    (command,) = commands(model={"path": str(tmp_path)}, engine_arguments=given)
+    names = [a.split("=")[0].replace("_", "-") for a in command.arguments]
+    assert names.count("--quantization") == names.count("--enable-expert-parallel") == 1
+
+
 def test_named_devices_are_used() -> None:
     (command,) = commands(parallel={"tensor": 2, "devices": [4, 5]})
     assert command.environment["ASCEND_RT_VISIBLE_DEVICES"] == "4,5"
@@ -69,6 +108,10 @@ def test_the_310p_computes_in_float16() -> None:
     ("values", "message"),
     [
         ({"nodes": ["a", "b"]}, "1 ranks .* over 2 nodes"),
+        (
+            {"nodes": ["a", "b"], "parallel": {"tensor": 4, "data": 3}},
+            "3 copies cannot be spread evenly over 2 nodes",
+        ),
         (
             {
                 "parallel": {"pipeline": 2},

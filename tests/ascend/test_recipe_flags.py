@@ -26,7 +26,12 @@ RECIPES: dict[str, dict[str, Any]] = {
     }
 }
 # Read by CANN's and HCCL's own libraries, which are not in this environment.
-OF_CANN = {"HCCL_IF_IP", "HCCL_SOCKET_IFNAME"}
+OF_CANN = {
+    "HCCL_IF_IP",
+    "HCCL_INTRA_PCIE_ENABLE",
+    "HCCL_INTRA_ROCE_ENABLE",
+    "HCCL_SOCKET_IFNAME",
+}
 READERS = ("vllm", "vllm_ascend", "torch_npu", "torch", "huggingface_hub")
 
 
@@ -68,14 +73,30 @@ def test_a_flag_that_vllm_does_not_have_would_be_seen(
 def test_what_was_meant_is_what_vllm_understood(
     parsed: dict[str, list[dict[str, str]]],
 ) -> None:
-    head, other = parsed["deepseek-r1-w8a8-two-a2"]
+    head, other = parsed["deepseek-r1-w8a8-two-a2-in-2-stages"]
     assert (head["tensor_parallel_size"], head["pipeline_parallel_size"]) == ("8", "2")
     assert (head["nnodes"], other["node_rank"], other["headless"]) == ("2", "1", "True")
     assert head["enable_expert_parallel"] == "True"
     (alone,) = parsed["deepseek-r1-w8a8-one-a3"]
     assert "mtp" in alone["speculative_config"]
+    assert alone["data_parallel_size"] == "4"
     (stages,) = _commands("deepseek-llm-67b-bf16-8-in-4-stages")
     assert stages.environment["VLLM_PP_LAYER_PARTITION"] == "24,24,24,23"
+
+
+def test_copies_and_modelslims_weights_are_understood(
+    parsed: dict[str, list[dict[str, str]]],
+) -> None:
+    head, other = parsed["deepseek-v3-w8a8-modelslim-two-a2"]
+    for settings in (head, other):
+        assert settings["data_parallel_size"] == "4"
+        assert settings["data_parallel_size_local"] == "2"
+        assert settings["data_parallel_address"] == "'10.0.0.1'"
+        assert settings["data_parallel_rpc_port"] == "13389"
+        assert settings["quantization"] == "'ascend'"
+        assert "mtp" in settings["speculative_config"]
+    assert (other["data_parallel_start_rank"], other["headless"]) == ("2", "True")
+    assert "data_parallel_start_rank" not in head
 
 
 def test_somebody_reads_every_variable() -> None:

@@ -88,6 +88,13 @@ def test_ranks_that_a_model_allows_are_ascending_and_begin_with_one() -> None:
         assert model.int8_bytes < model.bf16_bytes
 
 
+def test_experts_are_most_of_a_model_that_has_some_and_not_all_of_it() -> None:
+    for model in catalogue.models():
+        assert bool(model.experts) == model.latent_attention
+        if model.experts:
+            assert 0.9 < model.experts * 2 / model.bf16_bytes < 1
+
+
 def test_a_misspelt_key_is_an_error() -> None:
     content = read("profiles.yaml")
     content["profiles"]["minimum"]["memory"] = 1

@@ -43,7 +43,17 @@ def test_the_tls_switch_is_read_and_not_what_follows_it(switch: int) -> None:
 
 
 def test_a_ping_counts_what_came_back() -> None:
-    assert hccn.parse_ping(ask(a2(1), "-ping")).value == hccn.Ping(3, 2)
+    text = hccn_tool(a2(1, lost_packets=1), ["-i", "0", "-ping", "-g", "address", "198.51.100.8"])
+    assert hccn.parse_ping(text).value == hccn.Ping(3, 2)
+
+
+@pytest.mark.parametrize("printed", ["mtu:4200", "mtu 4200", "MTU: 4200\n"])
+def test_the_mtu_is_read_however_it_is_printed(printed: str) -> None:
+    assert hccn.parse_mtu(printed).value == 4200
+
+
+def test_an_mtu_that_is_not_told_is_unknown() -> None:
+    assert hccn.parse_mtu("Command execute failed!\n").value is None
 
 
 def test_a_speed_is_in_megabits() -> None:
@@ -59,6 +69,7 @@ def test_links_that_went_down_are_counted() -> None:
 PARSERS: list[Callable[[str], Any]] = [
     hccn.parse_ip, hccn.parse_link, hccn.parse_net_health, hccn.parse_detect_address,
     hccn.parse_gateway, hccn.parse_tls, hccn.parse_speed, hccn.parse_ping, hccn.parse_flaps,
+    hccn.parse_mtu,
 ]  # fmt: skip
 
 

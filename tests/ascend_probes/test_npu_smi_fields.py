@@ -42,6 +42,42 @@ def test_errors_of_the_hbm_are_counted_and_not_those_of_the_ddr() -> None:
     assert ecc == fields.Ecc(single_bit=3, double_bit=2, isolated_pages=2)
 
 
+def test_each_die_of_a_module_has_its_own_counts() -> None:
+    machine = FakeMachine((FakeDie(0, 0, double_bit=0), FakeDie(0, 1, double_bit=4)), "dual")
+    text = ask(machine, "-t", "ecc", "-i", "0")
+    assert [fields.parse_ecc(text, chip).value.double_bit for chip in (0, 1)] == [0, 4]  # type: ignore[union-attr]
+    assert fields.parse_ecc(text, 2).error == "no die 2 in it"
+
+
+def test_a_count_without_a_die_is_of_the_first_or_of_the_one_asked_for() -> None:
+    text = "\tNPU ID : 3\n\tHBM Double Bit Error Count : 5\n"
+    assert fields.parse_ecc(text).value == fields.Ecc(None, 5, None)
+    assert fields.parse_ecc(text, 1).value is None
+    assert fields.parse_ecc(text, 1, asked=True).value == fields.Ecc(None, 5, None)
+
+
+def test_a_count_of_another_die_than_the_one_asked_for_is_not_taken() -> None:
+    text = "HBM Double Bit Error Count : 5\nChip ID : 0\n"
+    assert fields.parse_ecc(text, 1, asked=True).value is None
+
+
+def test_a_chip_without_hbm_counts_its_ddr() -> None:
+    machine = FakeMachine((FakeDie(5, name="310P3", double_bit=1),), "no-hbm")
+    ecc = fields.parse_ecc(ask(machine, "-t", "ecc", "-i", "5")).value
+    assert ecc == fields.Ecc(single_bit=3, double_bit=1, isolated_pages=1)
+
+
+@pytest.mark.parametrize("told", ["NA", "-", "-1", ""])
+def test_a_count_that_is_not_told_is_unknown(told: str) -> None:
+    text = f"HBM Single Bit Error Count : 0\nHBM Double Bit Error Count : {told}\nChip ID : 0\n"
+    assert fields.parse_ecc(text).value == fields.Ecc(0, None, None)
+
+
+def test_the_pages_of_newer_releases_are_counted() -> None:
+    text = "HBM Double Bit Error Count : 1\nHBM Isolated Page Count : 7\n"
+    assert fields.parse_ecc(text).value == fields.Ecc(None, 1, 7)
+
+
 def test_controllers_are_no_devices_of_the_mapping() -> None:
     rows = fields.parse_mapping(ask(a2(3), "-m")).value
     assert rows

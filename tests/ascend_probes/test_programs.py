@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +73,10 @@ def test_a_tool_that_hangs_is_ended(tmp_path: Path) -> None:
 
 def test_what_a_hanging_tool_started_is_ended_with_it(tmp_path: Path) -> None:
     tool = script(tmp_path, "forking-tool", f"sleep 60 & echo $! > {tmp_path}/child; wait")
-    programs.run([tool], dict(os.environ), timeout=0.5)
+    for timeout in (0.5, 5, 60):  # it has to have started one by then
+        programs.run([tool], dict(os.environ), timeout)
+        if (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            break
     child = int((tmp_path / "child").read_text())
     while not ended(child):  # the kernel takes its time; pytest's time limit bounds this
         time.sleep(0.01)
@@ -86,7 +92,7 @@ def test_never_two_of_the_same_name_at_once(tmp_path: Path) -> None:
     statuses: list[int | None] = []
 
     def ask() -> None:
-        statuses.append(programs.run([tool], dict(os.environ), timeout=20).status)
+        statuses.append(programs.run([tool], dict(os.environ), timeout=60).status)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -138,13 +144,40 @@ def test_a_tool_that_hangs_is_ended_before_its_time_when_this_program_ends(tmp_p
     assert ended(int(started.read_text()))
 
 
+def test_a_tool_that_was_only_being_started_is_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = subprocess.Popen
+
+    def slow_start(*given: Any, **more: Any) -> "subprocess.Popen[bytes]":
+        process = start(*given, **more)
+        programs.end_running()  # this program ends before it knows of its process
+        return process
+
+    monkeypatch.setattr("subprocess.Popen", slow_start)
+    tool = script(tmp_path, "starting-tool", "sleep 600")
+    assert programs.run([tool], {"PATH": os.environ["PATH"]}, 600) == programs.Ran(-9, "")
+
+
 def test_a_tool_does_not_outlive_an_interrupt(tmp_path: Path) -> None:
     started = tmp_path / "started"
-    tool = script(
-        tmp_path, "interrupted-tool", f"echo $$ > {started}; sleep 0.3; kill -INT $PPID; sleep 600"
-    )
-    with pytest.raises(KeyboardInterrupt):
-        programs.run([tool], {"PATH": os.environ["PATH"]}, 600)
+    tool = script(tmp_path, "interrupted-tool", f"echo $$ > {started}; sleep 600")
+
+    def interrupt() -> None:
+        while not (started.exists() and started.read_text().endswith("\n")):
+            time.sleep(0.01)
+        while programs._tools["interrupted-tool"].running is None:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    # It is ignored where these tests were started in the background of a script.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            programs.run([tool], {"PATH": os.environ["PATH"]}, 600)
+    finally:
+        signal.signal(signal.SIGINT, before)
     process = int(started.read_text())
     for _ in range(3000):
         if ended(process):

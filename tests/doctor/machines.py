@@ -29,6 +29,7 @@ LSCPU = {
     "Flags": "fp asimd asimddp",
 }
 FILES: dict[str, str] = {
+    "/etc/os-release": 'PRETTY_NAME="openEuler 24.03 (LTS)"\nID="openEuler"\n',
     "/proc/meminfo": "MemTotal: 1056000000 kB\nMemAvailable: 900000000 kB\n",
     "/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
     "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance\n",
@@ -99,6 +100,7 @@ class FakeServer:
             "run:timedatectl show -p NTPSynchronized --value": ran("yes\n"),
             "run:systemctl is-active firewalld": ran("inactive\n"),
             "run:systemctl is-active ufw": ran("inactive\n"),
+            "rate:/dev/nvme0n1": 3.1e9,
             f"rate:{MODEL}/model-00001-of-00001.safetensors": 2.5e9,
             f"checkpoint:{MODEL}": CHECKPOINT,
         }

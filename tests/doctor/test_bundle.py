@@ -1,5 +1,6 @@
 """A bundle carries a machine without its names, and is checked anywhere with the same result."""
 
+import gzip
 import io
 import json
 import tarfile
@@ -94,6 +95,16 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path, name: str, text: str, why:
 
 def test_a_link_in_a_bundle_is_not_followed(tmp_path: Path) -> None:
     path = packed(tmp_path / "b.tar.gz", "doctor/facts.json", "", tarfile.SYMTYPE)
+    with pytest.raises(UsageError, match=r"no facts\.json in it"):
+        read_bundle(path)
+
+
+def test_what_is_too_large_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "b.tar.gz"
+    with gzip.open(path, "wb") as file:
+        entry = tarfile.TarInfo("doctor/first")
+        entry.size = 1 << 40
+        file.write(entry.tobuf() + bytes(1 << 20))
     with pytest.raises(UsageError, match=r"no facts\.json in it"):
         read_bundle(path)
 

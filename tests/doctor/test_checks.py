@@ -31,8 +31,10 @@ from tests.doctor.machines import (
 )
 from tunan.ascend.probes.sight import Sight
 from tunan.doctor.checks import CHECKS
+from tunan.doctor.checks.system import KNOWN
 from tunan.doctor.examining import examine
 from tunan.doctor.subject import Asked, Subject
+from tunan.install.facts import packages
 
 FULL: dict[str, Any] = {"parallel": {"tensor": 4}, "gateway": {"port": 8080}}
 TWO_NODES: dict[str, Any] = {
@@ -87,7 +89,15 @@ def test_two_healthy_servers_have_nothing_against_them() -> None:
     examination = examine(subject(server, asked(**TWO_NODES)))
     assert [f for f in examination.findings if f.state != "ok"] == []
     ids = {f.id for f in examination.findings}
-    assert {"roce-link", "roce-health", "roce-tls", "clock", "firewall"} <= ids
+    assert {
+        "roce-link",
+        "roce-health",
+        "roce-tls",
+        "roce-mtu",
+        "roce-ping",
+        "clock",
+        "firewall",
+    } <= ids
 
 
 CASES: list[tuple[str, str, str, Change]] = [
@@ -97,6 +107,12 @@ CASES: list[tuple[str, str, str, Change]] = [
         "warning",
         "1 NVMe disks, 0.5 TB",
         put("files", "/sys/block/nvme0n1/size", "1000000000"),
+    ),
+    (
+        "system",
+        "note",
+        "Plan 9, Linux 5.10.0",
+        put("files", "/etc/os-release", 'PRETTY_NAME="Plan 9"\nID=plan9\n'),
     ),
     ("c-library", "failed", "glibc 2.31", put("system", "glibc", "2.31")),
     ("python", "failed", "Python 3.10.4", put("system", "python", "3.10.4")),
@@ -246,6 +262,19 @@ SEVERAL: list[tuple[str, str, str, Change]] = [
     ("roce-link", "failed", "device 7 has no address", npus(a2(addresses=PORTS[:7]))),
     ("roce-health", "warning", "device 0: Unreachable", npus(a2(net_health="Unreachable"))),
     ("roce-tls", "failed", "on for device 2 only", npus(a2(tls=(0, 0, 1)))),
+    ("roce-mtu", "warning", "device 1: 4200", npus(a2(mtu=(1500, 4200)))),
+    (
+        "roce-ping",
+        "failed",
+        "device 0 to 1: 0 of 3 came back",
+        npus(a2(addresses=PORTS, lost_packets=3)),
+    ),
+    (
+        "roce-ping",
+        "warning",
+        "device 7 to 0: 2 of 3 came back",
+        npus(a2(addresses=PORTS, lost_packets=1)),
+    ),
     (
         "clock",
         "warning",
@@ -369,6 +398,61 @@ def test_a_machine_whose_npus_do_not_answer_does_not_pass_for_one_without() -> N
     )
 
 
+def test_the_second_die_of_a_module_is_counted_by_itself() -> None:
+    machine = a3()
+    second = replace(machine.dies[1], double_bit=6)
+    server = FakeServer(replace(machine, dies=(machine.dies[0], second, *machine.dies[2:])))
+    finding = found(server, "ecc")
+    assert finding
+    assert finding.found == "NPU 0 chip 1: 6"
+
+
+def test_errors_that_one_device_does_not_tell_are_not_none() -> None:
+    server = FakeServer()
+    server.answers["run:npu-smi info -t ecc -i 3"] = ran("Failed to get ecc.\n")
+    finding = found(server, "ecc")
+    assert finding
+    assert finding.state == "unknown"
+    assert finding.found.startswith("none on 7 of 8 devices; NPU 3: ")
+
+
+def test_the_systems_are_those_that_have_steps() -> None:
+    ids = [each for known in packages().systems.values() for each in known.ids]
+    assert sorted(KNOWN) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("rate", "state", "told"),
+    [(3.1e9, "ok", "nvme0n1: 3.1 GB/s"), (4e8, "warning", "nvme0n1: 0.4 GB/s")],
+)
+def test_without_a_checkpoint_the_disk_itself_is_timed(rate: float, state: str, told: str) -> None:
+    server = FakeServer()
+    server.answers["rate:/dev/nvme0n1"] = rate
+    finding = found(server, "read-rate")
+    assert finding
+    assert (finding.state, finding.found) == (state, told)
+
+
+def test_a_disk_that_may_not_be_read_is_unknown_against_a_profile() -> None:
+    server = FakeServer()
+    server.answers["rate:/dev/nvme0n1"] = None
+    assert found(server, "read-rate") is None
+    finding = found(server, "read-rate", asked(profile="minimum"))
+    assert finding
+    assert finding.state == "unknown"
+
+
+def test_copies_share_their_experts_and_nothing_else() -> None:
+    server = FakeServer()
+    server.answers[f"checkpoint:{MODEL}"] = {
+        "weights": 100 << 30, "expert_weights": 80 << 30, "kv_bytes_per_token": 1,
+        "max_len": 4096, "latent_attention": True,
+    }  # fmt: skip
+    fit = found(server, "model-fit", asked("ascend910b3", parallel={"tensor": 4, "data": 2}))
+    assert fit
+    assert "weights 15.0," in fit.needed  # 20 / 4 and 80 / 8
+
+
 def test_standbys_take_devices_too() -> None:
     wanted = asked("ascend910b3", parallel={"tensor": 4}, replicas={"count": 2, "standby": 1})
     count = found(FakeServer(), "npu-count", wanted)
@@ -476,9 +560,9 @@ def test_a_tool_that_is_not_installed_is_named() -> None:
     server = FakeServer()
     missing = {"status": None, "output": "", "error": "hccn_tool is not installed"}
     for number in range(8):
-        for option in ("-link", "-ip", "-net_health", "-tls"):
+        for option in ("-link", "-ip", "-net_health", "-tls", "-mtu"):
             server.answers[f"run:hccn_tool -i {number} {option} -g"] = missing
-    for check in ("roce-link", "roce-health", "roce-tls"):
+    for check in ("roce-link", "roce-health", "roce-tls", "roce-mtu"):
         finding = found(server, check, asked("ascend910b3", **TWO_NODES))
         assert finding
         assert finding.state == "unknown"

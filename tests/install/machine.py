@@ -5,7 +5,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunan.install.plan import Plan
+from tunan.install.plan import FILLED, SUMS, Plan
 from tunan.install.render import script
 
 # One program under many names: it notes its call and does what the script looks at afterwards.
@@ -28,6 +28,8 @@ FAKE_PACKAGE = r"""echo "{name} $*" >>"$FAKE_LOG"
 mkdir -p {made.parent}
 echo '{content}' >{made}
 """
+# Of what a filled folder holds, one file.
+WHEEL = "einops-0.8.2-py3-none-any.whl"
 PROGRAMS = (
     *("apt-get", "getent", "groupadd", "id", "npu-smi"),
     *("python3.11", "uname", "update-alternatives", "useradd"),
@@ -80,6 +82,15 @@ class FakeMachine:
         return done.returncode, done.stderr, log.read_text().splitlines()
 
 
+def fill(wheels: Path) -> None:
+    """As the script that fills a folder leaves it."""
+    wheels.mkdir()
+    (wheels / WHEEL).write_text("a wheel")
+    sums = subprocess.run(["sha256sum", WHEEL], cwd=wheels, capture_output=True, check=True).stdout
+    (wheels / SUMS).write_bytes(sums)
+    (wheels / FILLED).touch()
+
+
 def fake_machine(folder: Path, *, upgrade: bool = False, wheels: Path | None = None) -> FakeMachine:
     """Without any file of the vendor yet."""
     (folder / "bin").mkdir()
@@ -99,7 +110,8 @@ def fake_machine(folder: Path, *, upgrade: bool = False, wheels: Path | None = N
         ascend=folder / "Ascend",
     )
     plan.packages.mkdir()
-    lock = plan.project / "requirements" / "ascend-hardware.lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
+    locks = plan.project / "requirements"
+    locks.mkdir(parents=True)
+    for name in ("hardware", "torch", "vllm"):
+        (locks / f"ascend-{name}.lock").write_text(f"{name}==1 \\\n    --hash=sha256:00\n")
     return FakeMachine(folder, plan)

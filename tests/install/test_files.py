@@ -26,8 +26,9 @@ from tunan.install.render import script
 
 A2 = Plan(target="ascend910b3", system="ubuntu")
 A3 = Plan(target="ascend910c", system="openeuler", machine="x86_64", upgrade=True)
+INFERENCE = Plan(target="ascend310p", system="openeuler")
 CPU = Plan(target="cpu", system="debian")
-by_plan = pytest.mark.parametrize("plan", [A2, A3, CPU], ids=["A2", "A3", "cpu"])
+by_plan = pytest.mark.parametrize("plan", [A2, A3, INFERENCE, CPU], ids=["A2", "A3", "310P", "cpu"])
 
 
 def deployment(**values: Any) -> Deployment:
@@ -139,8 +140,15 @@ def test_kubernetes_accepts_the_manifests_of_one_machine(plan: Plan) -> None:
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     assert build_parser().parse_args(container["args"][1:])
     limits = container["resources"].get("limits", {})
-    devices = {"cpu": {}, "ascend910b3": "8", "ascend910c": "16"}[plan.target]
-    assert limits == (devices and {"huawei.com/Ascend910": devices})
+    assert (
+        limits
+        == {
+            "cpu": {},
+            "ascend910b3": {"huawei.com/Ascend910": "8"},
+            "ascend910c": {"huawei.com/Ascend910": "16"},
+            "ascend310p": {"huawei.com/Ascend310P": "2"},
+        }[plan.target]
+    )
     assert deployment_from(yaml.safe_load(config["data"]["deploy.yaml"]), "ConfigMap")
     memory = [v for v in pod["spec"]["volumes"] if v.get("emptyDir", {}).get("medium")]
     mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
@@ -260,3 +268,11 @@ def test_an_edited_file_is_not_replaced_unasked(tmp_path: Path) -> None:
     assert not (tmp_path / "env.sh").exists()
     write_files(tmp_path, files, overwrite=True)
     assert (tmp_path / "deploy.yaml").read_text() == files["deploy.yaml"]
+
+
+def test_a_310p_has_its_own_image_and_devices() -> None:
+    files = files_of(INFERENCE)
+    assert "FROM quay.io/ascend/cann:9.1.0-310p-openeuler24.03-py3.12" in files["Dockerfile"]
+    assert 'huawei.com/Ascend310P: "2"' in files["kubernetes/deployment.yaml"]
+    assert "kubernetes/leaderworkerset.yaml" not in files
+    assert "triton-ascend==" not in files["Dockerfile"]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.install.machine import FakeMachine, fake_machine
+from tests.install.machine import WHEEL, FakeMachine, fake_machine, fill
 from tunan.cli.main import main
-from tunan.install.plan import FILLED
+from tunan.install.plan import FILLED, SUMS
 
 
 @pytest.fixture
@@ -50,19 +50,19 @@ def test_after_the_restart_cann_the_packages_and_the_check_follow(machine: FakeM
         for name in ("toolkit", "910b-ops", "nnal")
     ]
     pip = [call for call in calls if call.startswith("pip install")]
-    release = machine.plan.release
+    locks = machine.plan.project / "requirements"
     order = [
-        "torch-npu==",
-        "vllm==",
-        "vllm-ascend==",
+        f"--requirement {locks}/ascend-hardware.lock ",
+        f"--requirement {locks}/ascend-torch.lock ",
+        f"--requirement {locks}/ascend-vllm.lock --no-binary vllm --no-build-isolation",
+        f"vllm-ascend=={machine.plan.release.vllm_ascend} ",
         "triton-ascend==",
         f"{machine.plan.project} ",
     ]
-    where = [next(i for i, call in enumerate(pip) if f" {n}" in call) for n in order]
+    where = [next(i for i, call in enumerate(pip) if n in call) for n in order]
     assert where == sorted(where)
-    assert f"vllm-ascend=={release.vllm_ascend} " in "\n".join(pip)
-    lock = machine.plan.project / "requirements" / "ascend-hardware.lock"
-    assert all("[no binary vllm]" in call and f"--constraint {lock}" in call for call in pip)
+    assert all("--no-deps" in call for call in pip)
+    assert all(("--require-hashes" in call) == ("--requirement" in call) for call in pip)
     assert calls[-1].startswith("tunan doctor --target ascend910b3")
 
 
@@ -163,8 +163,7 @@ def test_a_command_that_fails_is_one_line(machine: FakeMachine, fails: str, line
 
 def test_a_filled_folder_is_all_that_pip_asks(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    (wheels / FILLED).touch()
+    fill(wheels)
     machine = fake_machine(tmp_path, wheels=wheels)
     machine.put_all()
     machine.install()
@@ -172,8 +171,21 @@ def test_a_filled_folder_is_all_that_pip_asks(tmp_path: Path) -> None:
     pip = [call for call in calls if call.startswith("pip install")]
     assert status == 0
     assert pip
-    assert all("[no index]" in call and "no binary" not in call for call in pip)
+    assert all("[no index]" in call and "--no-binary" not in call for call in pip)
+    assert f"--requirement {wheels}/ascend-hardware.lock" in pip[0]
     assert "tunan==" in pip[-1]
+
+
+def test_a_folder_in_which_a_file_has_changed_is_not_used(tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    fill(wheels)
+    (wheels / WHEEL).write_text("another wheel")
+    machine = fake_machine(tmp_path, wheels=wheels)
+    machine.put_all()
+    status, said, calls = machine.install()
+    assert (status, calls) == (3, [])
+    assert WHEEL in said
+    assert said.endswith(f"install: a file in {wheels} is not as it was; fill the folder again\n")
 
 
 def test_an_empty_folder_is_filled_and_then_used(tmp_path: Path) -> None:
@@ -182,11 +194,17 @@ def test_an_empty_folder_is_filled_and_then_used(tmp_path: Path) -> None:
     status, said, calls = machine.install()
     assert (status, said) == (0, "")
     built = [call for call in calls if call.startswith("pip wheel")]
-    assert all(f"--wheel-dir {wheels}" in call for call in built)
-    assert any("vllm==" in call and "[no binary vllm]" in call for call in built)
+    assert all(f"--wheel-dir {wheels}" in call and "--no-deps" in call for call in built)
+    assert any("ascend-vllm.lock --no-binary vllm" in call for call in built)
+    assert sum("--require-hashes" in call for call in built) == 3
     assert not vendor(calls)
     assert not machine.plan.fills_wheels
-    assert [p.name for p in wheels.iterdir()] == [FILLED]
+    locks = [f"ascend-{name}.lock" for name in ("hardware", "torch", "vllm")]
+    assert sorted(p.name for p in wheels.iterdir()) == sorted([FILLED, SUMS, *locks])
+    # What was built has hashes of its own: those of the folder are in its list of sums.
+    assert (wheels / locks[0]).read_text() == "hardware==1\n"
+    sums = (wheels / SUMS).read_text().splitlines()
+    assert sorted(line.split()[1] for line in sums) == [f"./{name}" for name in locks]
 
 
 def test_a_folder_whose_filling_failed_does_not_look_filled(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from typing import Any
 
 from tunan.config import Deployment
 from tunan.errors import UsageError
+from tunan.targets import family_of
 
 GIB = 1 << 30
 MASTER_PORT = 29501
+DATA_PARALLEL_PORT = 13389
 # One allow-list for all plugin groups: without its own names here vllm-ascend's platform
 # would not load.
 PLUGINS = (
@@ -37,8 +39,8 @@ SET_ENV = (
 class NodeCommand:
     """What to run on one machine. `address` is None when there is only this one.
 
-    In `environment` the value `$NIC` stands for the network interface that has `address`, and
-    `$ADDRESS` for what the name `address` leads to, where it is a name.
+    In `arguments` and `environment` `$NIC` stands for the network interface that has `address`,
+    and `$ADDRESS` for what the name `address` leads to, where it is a name.
     """
 
     address: str | None
@@ -58,8 +60,14 @@ def node_commands(
     ranks = deployment.parallel.world_size
     if ranks % len(nodes):
         raise UsageError(
-            f"parallel: {ranks} ranks (tensor x pipeline) cannot be spread evenly over "
+            f"parallel: {ranks} ranks (tensor x pipeline x data) cannot be spread evenly over "
             f"{len(nodes)} nodes"
+        )
+    copies = deployment.parallel.data
+    if copies > 1 and copies % len(nodes):
+        raise UsageError(
+            f"parallel.data: {copies} copies cannot be spread evenly over {len(nodes)} nodes; each "
+            "has to be on one machine"
         )
     _check_types(deployment, target)
     config = _checkpoint_config(deployment.model.path)
@@ -75,7 +83,7 @@ def node_commands(
     return tuple(
         NodeCommand(
             address,
-            _environment(deployment, address, ranks // len(nodes)),
+            _environment(deployment, address, ranks // len(nodes)) | _of_family(deployment, target),
             (*serve, *_place(deployment, index)),
         )
         for index, address in enumerate(nodes)
@@ -129,9 +137,11 @@ def _ascend_flags(
         flags.append(f"--kv-cache-memory-bytes={int(memory.kv_cache_gib * GIB)}")
     if target == "ascend310p" and deployment.model.dtype == "auto":
         flags.append("--dtype=float16")
-    if (deployment.model.path / "quant_model_description.json").is_file():
+    modelslim = (deployment.model.path / "quant_model_description.json").is_file()
+    if modelslim and not _is_given("--quantization", deployment):
         flags.append("--quantization=ascend")
-    if config.get("n_routed_experts") or config.get("num_experts"):
+    experts = config.get("n_routed_experts") or config.get("num_experts")
+    if experts and not _is_given("--enable-expert-parallel", deployment):
         flags.append("--enable-expert-parallel")
     if deployment.scheduler.policy == "priority":
         flags.append("--scheduling-policy=priority")
@@ -142,9 +152,17 @@ def _ascend_flags(
     return [*flags, f"--additional-config={json.dumps({'enable_cpu_binding': binds_cpus})}"]
 
 
+def _is_given(flag: str, deployment: Deployment) -> bool:
+    """Whether the deployment hands `flag` to vLLM itself."""
+    given = (argument.split("=", 1)[0] for argument in deployment.engine_arguments)
+    return flag in (name.replace("_", "-") for name in given)
+
+
 def _place(deployment: Deployment, index: int) -> list[str]:
     """Where this machine stands among the others, and the API of the head."""
     listen = [f"--host={deployment.gateway.host}", f"--port={deployment.gateway.port}"]
+    if deployment.parallel.data > 1:
+        return _copies(deployment, index, listen)
     if len(deployment.nodes) < 2:
         return listen
     place = [
@@ -155,6 +173,38 @@ def _place(deployment: Deployment, index: int) -> list[str]:
         f"--master-port={MASTER_PORT}",
     ]
     return [*listen, *place] if index == 0 else [*place, "--headless"]
+
+
+def _copies(deployment: Deployment, index: int, listen: list[str]) -> list[str]:
+    """Data parallelism: the head hands the requests of its API to the copies on every machine."""
+    total, nodes = deployment.parallel.data, deployment.nodes
+    flags = [f"--data-parallel-size={total}"]
+    if len(nodes) < 2:
+        return [*listen, *flags]
+    here = total // len(nodes)
+    flags += [
+        f"--data-parallel-size-local={here}",
+        # The head listens there itself, and ZeroMQ binds addresses, not names.
+        f"--data-parallel-address={nodes[0] if index else _own(nodes[0])}",
+        f"--data-parallel-rpc-port={DATA_PARALLEL_PORT}",
+    ]
+    if index == 0:
+        return [*listen, *flags]
+    return [*flags, f"--data-parallel-start-rank={index * here}", "--headless"]
+
+
+def _of_family(deployment: Deployment, target: str) -> dict[str, str]:
+    """Between A2 machines the experts' exchange goes over PCIe inside of one, RoCE between them;
+    so vllm-ascend's tutorial of DeepSeek-R1 has it."""
+    if deployment.parallel.data < 2 or len(deployment.nodes) < 2:
+        return {}
+    if family_of(target) != "ascend910b":
+        return {}
+    return {"HCCL_INTRA_PCIE_ENABLE": "1", "HCCL_INTRA_ROCE_ENABLE": "0"}
+
+
+def _own(address: str) -> str:
+    return address if is_address(address) else "$ADDRESS"
 
 
 def _environment(deployment: Deployment, address: str | None, local_ranks: int) -> dict[str, str]:
@@ -179,7 +229,7 @@ def _environment(deployment: Deployment, address: str | None, local_ranks: int) 
         layers = ",".join(str(count) for count in deployment.parallel.layer_partition)
         environment["VLLM_PP_LAYER_PARTITION"] = layers
     if address is not None and len(deployment.nodes) > 1:
-        own = address if is_address(address) else "$ADDRESS"
+        own = _own(address)
         environment |= {
             "HCCL_IF_IP": own,
             "VLLM_HOST_IP": own,

@@ -96,13 +96,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _refuse_nonsense(args: argparse.Namespace) -> None:
     from tunan.install.facts import packages
-    from tunan.install.plan import MACHINES, TARGETS
+    from tunan.install.plan import MACHINES, TARGETS, instead_of
 
     known = {"--target": TARGETS, "--os": tuple(packages().systems), "--machine": MACHINES}
+    if instead := instead_of(args.target):
+        raise UsageError(f"--target {args.target}: nothing is installed for it. {instead}")
     given = {"--target": args.target, "--os": args.os, "--machine": args.machine}
     for option, value in given.items():
         if value is not None and value not in known[option]:
             raise UsageError(f"{option} {value}: not one of {', '.join(known[option])}")
+    for option, folder in (("--offline", args.offline), ("--write", args.write)):
+        if folder and folder.exists() and not folder.is_dir():
+            raise UsageError(f"{option} {folder}: not a folder; name one, it may be new")
     if args.run_it and args.write:
         raise UsageError("--run and --write exclude each other")
     if args.config and not args.write:

@@ -30,8 +30,7 @@ def write_bundle(path: Path, subject: Subject, examination: Examination, state: 
 
     Raises `UsageError` if it exists, `OutsideError` if it cannot be written.
     """
-    if path.exists():
-        raise UsageError(f"{path}: exists already; name a new file")
+    refuse_existing(path)
     mask = Mask(subject.sight.system("hostname"))
     facts = {
         "format": FORMAT,
@@ -59,6 +58,12 @@ def write_bundle(path: Path, subject: Subject, examination: Examination, state: 
         partial.unlink(missing_ok=True)
 
 
+def refuse_existing(path: Path) -> None:
+    """Raises `UsageError` if `path` is there: nothing is written over."""
+    if path.exists():
+        raise UsageError(f"{path}: exists already; name a new file")
+
+
 def read_bundle(path: Path) -> tuple[Sight, Asked]:
     """The machine of a bundle and what it was asked for. Raises `UsageError`."""
     facts = load_answers(_facts_text(path), str(path))
@@ -71,9 +76,12 @@ def _facts_text(path: Path) -> str:
     try:
         with tarfile.open(path, "r:gz") as archive:
             for entry in archive:
+                # What comes before it has to be unpacked as well: a small file may never end.
+                if entry.size > MOST_FACTS:
+                    break
                 if entry.name == f"doctor/{FACTS}" and entry.isreg():
                     file = archive.extractfile(entry)
-                    if file is None or entry.size > MOST_FACTS:
+                    if file is None:
                         break
                     return file.read().decode("utf-8")
     except OSError as error:

@@ -1,20 +1,13 @@
 """Runs the checks."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tunan.doctor.checks import CHECKS
-from tunan.doctor.finding import Finding, finding
+from tunan.doctor.finding import MARKS, Finding, finding, lines_of, printable
 from tunan.doctor.subject import Subject
 from tunan.doctor.uses import uses
-
-_MARKS = {
-    "ok": "ok",
-    "failed": "FAILED",
-    "warning": "warning",
-    "unknown": "unknown",
-    "note": "note",
-}
 
 
 @dataclass(frozen=True)
@@ -43,21 +36,18 @@ class Examination:
 
     def text(self) -> str:
         """For people: one line a finding, what is wrong with its fix below."""
-        width = max(len(found.id) for found in self.findings)
-        lines = [f"target {self.target}: {self.machine}", ""]
-        for found in self.findings:
-            lines.append(f"{_MARKS[found.state]:<8} {found.id:<{width}}  {found.found}")
-            if found.state != "ok":
-                lines.append(f"{'':<9}{'':<{width}}  needed: {found.needed}")
-                lines += [f"{'':<9}{'':<{width}}  fix: {found.fix}"] if found.fix else []
-        lines += ["", "this machine can be used to", *(f"  {use}" for use in self.uses), ""]
-        return "\n".join(map(_printable, [*lines, self._conclusion()]))
+        begin = [f"target {self.target}: {self.machine}", ""]
+        end = ["", "this machine can be used to", *(f"  {use}" for use in self.uses), ""]
+        end.append(counted(self.findings))
+        return "\n".join(map(printable, [*begin, *lines_of(self.findings), *end]))
 
-    def _conclusion(self) -> str:
-        counts = {state: sum(f.state == state for f in self.findings) for state in _MARKS}
-        told = [f"{counts[s]} {s}" for s in ("failed", "warning", "unknown") if counts[s]]
-        checks = f"{len(self.findings)} checks"
-        return f"{checks}: {', '.join(told)}" if told else f"{checks}, all well"
+
+def counted(findings: Sequence[Finding]) -> str:
+    """`12 checks: 1 failed, 2 unknown`."""
+    counts = {state: sum(f.state == state for f in findings) for state in MARKS}
+    told = [f"{counts[s]} {s}" for s in ("failed", "warning", "unknown") if counts[s]]
+    checks = f"{len(findings)} checks"
+    return f"{checks}: {', '.join(told)}" if told else f"{checks}, all well"
 
 
 def examine(subject: Subject) -> Examination:
@@ -69,12 +59,6 @@ def examine(subject: Subject) -> Examination:
         findings=tuple(finding(check, answer) for check, answer in answers if answer),
         uses=uses(subject),
     )
-
-
-def _printable(line: str) -> str:
-    """What tools print, or another's bundle holds, may have control characters in it, which a
-    terminal would obey."""
-    return "".join(c if c.isprintable() else " " for c in line)
 
 
 def _machine(subject: Subject) -> str:

@@ -32,9 +32,12 @@ def need_of(deployment: Deployment, sizes: Mapping[str, Any]) -> Need:
     parallel = deployment.parallel
     tokens = min(deployment.model.max_model_len or int(sizes["max_len"]), int(sizes["max_len"]))
     # Multi-head latent attention keeps the whole latent on every rank of a stage.
-    split = parallel.pipeline if sizes.get("latent_attention") else parallel.world_size
+    copy = parallel.tensor * parallel.pipeline
+    split = parallel.pipeline if sizes.get("latent_attention") else copy
+    # Copies share the routed experts and nothing else.
+    shared = int(sizes.get("expert_weights") or 0) if parallel.data > 1 else 0
     return Need(
-        weights=int(sizes["weights"]) // parallel.world_size,
+        weights=(int(sizes["weights"]) - shared) // copy + shared // parallel.world_size,
         cache=tokens * int(sizes["kv_bytes_per_token"]) // split,
         tokens=tokens,
     )

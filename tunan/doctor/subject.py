@@ -5,18 +5,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunan.ascend.catalogue import Chip, Identity, Profile, Release, chips, profiles, releases
 from tunan.ascend.emulated import EmulatedDevices
 from tunan.ascend.probes.host import Memory, look_at_memory, look_at_processor
+from tunan.ascend.probes.looking import VARIABLES
 from tunan.ascend.probes.lscpu import Processor
 from tunan.ascend.probes.npu import NpuDevice, NpuReport
 from tunan.ascend.probes.npus import look_at_npus
 from tunan.ascend.probes.probe import Probe
-from tunan.ascend.probes.sight import VARIABLES, Sight
+from tunan.ascend.probes.sight import Sight
 from tunan.config import Deployment
 from tunan.targets import family_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DRIVER = "/usr/local/Ascend/driver"
 TOOLKITS = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/cann")
@@ -28,11 +32,15 @@ _SIZES = ("weights", "kv_bytes_per_token", "max_len")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the machine is to run; `target` as given (`auto`: look), `profile` to compare with."""
+    """What the machine is to run; `target` as given (`auto`: look), `profile` to compare with.
+
+    `machines`: how many are looked at together.
+    """
 
     target: str = "auto"
     deployment: Deployment | None = None
     profile: str | None = None
+    machines: int = 1
 
 
 class Subject:
@@ -138,6 +146,11 @@ class Subject:
         return max(1, len(self.deployment.nodes)) if self.deployment else 1
 
     @property
+    def is_one_of_several(self) -> bool:
+        """Whether other machines have to reach this one: by the deployment, or as asked."""
+        return max(self.nodes, self.asked.machines) > 1
+
+    @property
     def ranks_here(self) -> int:
         """Devices that one replica takes on this machine."""
         parallel = self.deployment.parallel if self.deployment else None
@@ -178,7 +191,7 @@ class Subject:
     @cached_property
     def checkpoint(self) -> Mapping[str, Any] | None:
         """Sizes of the deployment's checkpoint: `weights`, `kv_bytes_per_token`, `max_len`,
-        `latent_attention`; `error` where it is none."""
+        `latent_attention`, `expert_weights`; `error` where it is none."""
         if self.deployment is None:
             return None
         answer = self.sight.answer("checkpoint", str(self.deployment.model.path))
@@ -187,7 +200,11 @@ class Subject:
         sizes = {key: answer.get(key) for key in _SIZES}
         if not all(isinstance(size, int) and size > 0 for size in sizes.values()):
             return {"error": str(answer.get("error") or "the checkpoint's sizes are not known")}
-        return sizes | {"latent_attention": answer.get("latent_attention") is True}
+        experts = answer.get("expert_weights")
+        return sizes | {
+            "latent_attention": answer.get("latent_attention") is True,
+            "expert_weights": experts if isinstance(experts, int) and experts > 0 else 0,
+        }
 
 
 def checkpoint_answer(path: str) -> dict[str, Any]:
@@ -206,7 +223,23 @@ def checkpoint_answer(path: str) -> dict[str, Any]:
         "kv_bytes_per_token": size.kv_bytes_per_token,
         "max_len": size.max_len,
         "latent_attention": size.latent_attention,
+        "expert_weights": _expert_weights(Path(path)),
     }
+
+
+def _expert_weights(directory: "Path") -> int:
+    """Bytes of the routed experts, by the headers of the blocks; 0 where these cannot be read."""
+    from tunan.checkpoint.safetensors_header import read_header
+    from tunan.errors import TunanError
+
+    total = 0
+    for file in directory.glob("*.safetensors"):
+        try:
+            tensors = read_header(file)
+        except (TunanError, OSError):
+            return 0
+        total += sum(tensor.stop - tensor.start for tensor in tensors if ".experts." in tensor.name)
+    return total
 
 
 def this_machine_with_checkpoints(machine: Sight) -> Sight:

@@ -17,6 +17,8 @@ class Family(Fact):
     ops: str
     image: str
     devices: int
+    resource: str
+    triton: bool
     source: str
 
 

@@ -12,7 +12,7 @@ from tunan.config import Deployment, deployment_from
 from tunan.errors import UsageError
 from tunan.install.facts import packages, steps
 from tunan.install.plan import Plan, values_of
-from tunan.install.render import filled, script, step_texts
+from tunan.install.render import filled, of_chip, script, step_texts
 
 # After the front door stopped taking requests: what ending the engine may take.
 _ENDING_S = 30
@@ -72,7 +72,8 @@ def _of_deployment(plan: Plan, deployment: Deployment) -> dict[str, str]:
     name = re.sub(r"[^a-z0-9-]", "-", deployment.name.lower()).strip("-")
     devices = deployment.parallel.world_size * max(1, deployment.replicas.managed) // nodes
     port = deployment.gateway.port or type(deployment.gateway)().port
-    quantity = f'{{huawei.com/Ascend910: "{devices}"}}'
+    resource = "" if plan.is_cpu else plan.family.resource
+    quantity = f'{{{resource}: "{devices}"}}'
     return {
         "NAME": name,
         "IMAGE": f"{name}:{__version__}-{plan.target}",
@@ -98,7 +99,7 @@ def _dockerfile(plan: Plan, values: Mapping[str, str], environment: str) -> str:
         base = plan.system
         system = data.systems[base].base
         image = f"{data.image}:{plan.release.cann}-{plan.family.image}-{system}-py3.12"
-        names = steps().image
+        names = of_chip(steps().image, plan)
     inner = {**values, **values_of(replace(plan, system=base, project=plan.prefix / "project"))}
     return filled(
         "Dockerfile",
@@ -114,8 +115,7 @@ def _dockerfile(plan: Plan, values: Mapping[str, str], environment: str) -> str:
 
 
 def _before(plan: Plan, values: Mapping[str, str]) -> str:
-    names = ("project.sh",) if plan.is_cpu else ("online.sh", "get.sh")
-    return "".join(filled(name, values) for name in names).strip()
+    return filled("project.sh" if plan.is_cpu else "online.sh", values).strip()
 
 
 def _manifests(
@@ -129,7 +129,8 @@ def _manifests(
         made["kubernetes/deployment.yaml"] = filled("kubernetes/common.yaml", one) + filled(
             "kubernetes/deployment.yaml", one
         )
-    if not plan.is_cpu and (several or deployment is None):
+    # A 310P has no network of its own to other machines: only who asks for that gets it.
+    if not plan.is_cpu and (several or (deployment is None and plan.generation != "310P")):
         made["kubernetes/leaderworkerset.yaml"] = _leader_worker_set(given, values)
     return made
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunan import __version__
-from tunan.ascend.catalogue import Release, driver_gates, releases
+from tunan.ascend.catalogue import Release, chips, driver_gates, releases
 from tunan.ascend.probes.versions import version_key
 from tunan.errors import UsageError
 from tunan.install.facts import Family, System, packages
@@ -22,9 +22,11 @@ TARGETS = (
     "ascend910b3",
     "ascend910b4",
     "ascend910c",
+    "ascend310p",
     "cpu",
 )
 FILLED = ".filled-by-tunan"
+SUMS = ".sha256sums"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,13 @@ class Plan:
     @property
     def family(self) -> Family:
         """How the vendor's files for this chip are called."""
-        return packages().families["A3" if family_of(self.target) == "ascend910c" else "A2"]
+        return packages().families[self.generation]
+
+    @property
+    def generation(self) -> str:
+        """`A2`, `A3` or `310P`, as the catalogue calls the chip's family."""
+        others = {"ascend910c": "A3", "ascend310p": "310P"}
+        return others.get(family_of(self.target), "A2")
 
     @property
     def release(self) -> Release:
@@ -105,6 +113,7 @@ def values_of(plan: Plan) -> Mapping[str, str]:
         "PROJECT": shlex.quote(str(plan.project)),
         "WHEELS": shlex.quote(str(plan.wheels)),
         "FILLED": FILLED,
+        "SUMS": SUMS,
         "TORCH_INDEX": data.indexes.torch,
         **_of_system(system),
         **({} if plan.is_cpu else _of_ascend(plan)),
@@ -140,7 +149,7 @@ def _of_ascend(plan: Plan) -> dict[str, str]:
         "HDK_PAGE": data.pages.hdk,
         "CANN_PAGE": data.pages.cann,
         **{key.upper(): name.format(**names) for key, name in data.files.model_dump().items()},
-        "DRIVER_MINIMUM": driver_minimum("A3" if family.ops == "A3" else "A2"),
+        "DRIVER_MINIMUM": driver_minimum(plan.generation),
         "DRIVER_ARGUMENTS": how if plan.upgrade else f"{how} --install-for-all",
         "FIRMWARE_ARGUMENTS": how,
         "CANN": release.cann,
@@ -151,10 +160,14 @@ def _of_ascend(plan: Plan) -> dict[str, str]:
         "TRITON_ASCEND": str(release.triton_ascend),
         "VARIANT_INDEX": data.indexes.variant,
         "ASCEND_INDEX": data.indexes.ascend,
-        # On x86-64 the index's own torch is built for GPUs.
-        "TORCH_OPTIONS": (
-            f"--extra-index-url {data.indexes.torch}" if plan.machine == "x86_64" else ""
+        # torch_npu's torch for x86-64 is PyTorch's CPU build. Mirrors publish it again, so no hash
+        # of it could be checked.
+        "TORCH_STEP": (
+            f"get torch=={release.torch} --extra-index-url {data.indexes.torch}"
+            if plan.machine == "x86_64"
+            else "locked ascend-torch.lock"
         ),
+        "FROM_SOURCE": "--no-binary vllm " if plan.fills_wheels or plan.wheels is None else "",
     }
 
 
@@ -162,6 +175,15 @@ def driver_minimum(family: str) -> str:
     """The driver that all of the catalogue's gates accept, but for what a deployment turns on."""
     gates = [g for g in driver_gates() if family in g.families and g.needs != "kv_pool"]
     return max((gate.driver for gate in gates), key=lambda v: version_key(v) or ())
+
+
+def instead_of(target: str) -> str | None:
+    """What to do on a chip that nothing is installed for; None where `target` is no such chip."""
+    short = target.lower().removeprefix("ascend")
+    for key, chip in chips().items():
+        if chip.instead and short in (key, chip.family.lower(), *chip.names):
+            return f"{chip.name}: {' '.join(chip.instead.split())}"
+    return None
 
 
 def project_folder() -> Path:

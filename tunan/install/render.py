@@ -20,7 +20,7 @@ def script(plan: Plan) -> str:
     """The shell script that installs, or that fills the folder of Python packages."""
     values = values_of(plan)
     if plan.fills_wheels:
-        names = steps().wheels_cpu if plan.is_cpu else steps().wheels
+        names = steps().wheels_cpu if plan.is_cpu else of_chip(steps().wheels, plan)
         more = ["project.sh"] if plan.is_cpu else ["get_wheels.sh"]
         parts = ["begin_wheels.sh", *more], ["end_wheels.sh"]
     else:
@@ -42,10 +42,18 @@ def step_texts(names: tuple[str, ...], values: Mapping[str, str]) -> str:
 def _settings(plan: Plan) -> list[str]:
     if plan.is_cpu:
         return ["project.sh", *(["offline.sh"] if plan.wheels else [])]
-    return ["begin_ascend.sh", "offline.sh" if plan.wheels else "online.sh", "get.sh"]
+    from_where = ["offline.sh", "from_wheels.sh"] if plan.wheels else ["online.sh"]
+    return ["begin_ascend.sh", *from_where]
 
 
 def _names(plan: Plan) -> tuple[str, ...]:
     if plan.is_cpu:
         return steps().cpu
-    return steps().upgrade if plan.upgrade else steps().first
+    return of_chip(steps().upgrade if plan.upgrade else steps().first, plan)
+
+
+def of_chip(names: tuple[str, ...], plan: Plan) -> tuple[str, ...]:
+    """The steps for a chip that may not be able to use Triton."""
+    if plan.family.triton:
+        return names
+    return tuple("no_triton" if name == "triton" else name for name in names)

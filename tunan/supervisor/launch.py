@@ -8,6 +8,7 @@ from pathlib import Path
 from tunan.ascend.emulated import EmulatedDevices
 from tunan.ascend.recipe import local_environment, local_flags
 from tunan.config import Deployment
+from tunan.errors import UsageError
 from tunan.supervisor.arguments import common_arguments, compiles, engine_arguments, own_arguments
 from tunan.supervisor.directories import Directories
 from tunan.supervisor.environment import PROGRESS_SOCKET, engine_environment
@@ -97,6 +98,11 @@ def plan_launch(
     fit into a CPU's memory, `UsageError` for what the target cannot do, or a KV cache larger than
     the memory that is known to be there.
     """
+    if deployment.parallel.data > 1:
+        raise UsageError(
+            f"parallel.data: {deployment.parallel.data} copies are for NPUs, and not started from "
+            "here in this version; `tunan serve --print-command` prints the command"
+        )
     ours = {
         PROGRESS_SOCKET: str(runtime / "progress.sock"),
         "TMPDIR": str(runtime),  # vLLM leaves sockets and files there

@@ -5,7 +5,12 @@ import shlex
 from pathlib import Path
 
 from tunan.ascend.recipe import SET_ENV, NodeCommand, is_address, node_commands
-from tunan.ascend.target import CANN_VERSION
+from tunan.ascend.target import (
+    CANN_VERSION,
+    TORCH_NPU_VERSION,
+    VLLM_ASCEND_VERSION,
+    VLLM_VERSION,
+)
 from tunan.config import Deployment
 from tunan.errors import UsageError
 from tunan.notices import warn
@@ -96,6 +101,10 @@ def _script(command: NodeCommand, target: str, becomes: bool) -> str:
     """`becomes`: the shell becomes the engine, so that signals meant for it arrive."""
     lines = [f"# {target}" + (f", on {command.address}" if command.address else "")]
     if target != "cpu":
+        lines.append(
+            f"# for vLLM {VLLM_VERSION}, vllm-ascend {VLLM_ASCEND_VERSION}, torch_npu "
+            f"{TORCH_NPU_VERSION} and CANN {CANN_VERSION}"
+        )
         for script in SET_ENV:
             lines += [
                 _stop_unless(f"-f {script}", f"no {script}: install CANN {CANN_VERSION} with nnal"),

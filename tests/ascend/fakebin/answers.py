@@ -20,10 +20,10 @@ def npu_smi(machine: FakeMachine, arguments: list[str]) -> str:
     die = next((d for d in machine.dies if (d.npu, d.chip) == (number, chip)), None)
     if die is None:
         return "Invalid card id.\nError parameter of -i\n"
-    return _of_die(machine, die, kind)
+    return _of_die(machine, die, kind, "-c" in options)
 
 
-def _of_die(machine: FakeMachine, die: FakeDie, kind: str) -> str:
+def _of_die(machine: FakeMachine, die: FakeDie, kind: str, asked_for_one: bool) -> str:
     if kind == "board":
         return _fields(
             ("NPU ID", die.npu),
@@ -36,16 +36,25 @@ def _of_die(machine: FakeMachine, die: FakeDie, kind: str) -> str:
     if kind == "health":
         return _fields(("Health", die.health), ("Error Code", die.codes or "NA"))
     if kind == "ecc":
-        return _fields(
-            ("NPU ID", die.npu),
-            ("DDR Single Bit Error Count", 0),
-            ("HBM Single Bit Error Count", 3),
-            ("HBM Double Bit Error Count", die.double_bit),
-            ("HBM Single Bit Isolated Pages Count", 0),
-            ("HBM Double Bit Isolated Pages Count", die.double_bit),
-            ("Chip ID", die.chip),
-        )
+        # Without -c: every die of the module, each with its number below.
+        whole = [die] if asked_for_one else [d for d in machine.dies if d.npu == die.npu]
+        head = _fields(("NPU ID", die.npu), ("Chip Count", len(whole)))
+        return head + "\n".join(_ecc(machine, each) for each in whole)
     return f"the fake npu-smi does not know -t {kind}\n"
+
+
+def _ecc(machine: FakeMachine, die: FakeDie) -> str:
+    memory = "DDR" if machine.layout == "no-hbm" else "HBM"
+    other = () if memory == "DDR" else (("DDR Single Bit Error Count", 0),)
+    return _fields(
+        *other,
+        (f"{memory} Single Bit Error Count", die.single_bit),
+        (f"{memory} Double Bit Error Count", die.double_bit),
+        (f"{memory} Single Bit Isolated Pages Count", 0),
+        (f"{memory} Double Bit Isolated Pages Count", die.double_bit),
+        (f"{memory} Double Bit Next-Isolated Pages Count", 9),
+        ("Chip ID", die.chip),
+    )
 
 
 def _fields(*pairs: tuple[str, object]) -> str:
@@ -86,9 +95,19 @@ def hccn_tool(machine: FakeMachine, arguments: list[str]) -> str:
     if "-tls" in options:
         switch = machine.tls[number] if number < len(machine.tls) else 0
         return f"dev_id:{number}, tls switch[{switch}](0:disable, 1:enable), tls preconfigured[1]\n"
+    if "-mtu" in options:
+        return f"mtu:{machine.mtu[number] if number < len(machine.mtu) else 1500}\n"
     if "-ping" in options:
-        return "3 packets transmitted, 2 received, 33.33% packet loss\n"
+        return _ping(machine, number, arguments[-1])
     return "Command execute failed!\n"
+
+
+def _ping(machine: FakeMachine, number: int, address: str) -> str:
+    back = 3 - machine.lost_packets
+    lines = [f"device {number} PING {address}"]
+    lines += [f"recv seq={n},time=0.0{n + 4}1000ms" for n in range(back)]
+    lines.append(f"3 packets transmitted, {back} received, {100 - back * 100 / 3:.2f}% packet loss")
+    return "\n".join(lines) + "\n"
 
 
 def lscpu(machine: FakeMachine) -> str:

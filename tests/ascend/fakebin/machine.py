@@ -31,6 +31,7 @@ class FakeDie:
     ddr: tuple[int, int] = (0, 0)
     memory: tuple[int, int] = (3400, 65536)
     hugepages: tuple[int, int] = (0, 0)
+    single_bit: int = 3
     double_bit: int = 0
     codes: str = ""
 
@@ -62,6 +63,8 @@ class FakeMachine:
     net_health: str = "Success"
     tls: tuple[int, ...] = ()
     addresses: tuple[str, ...] = ()
+    mtu: tuple[int, ...] = ()
+    lost_packets: int = 0
     lscpu: dict[str, str] = field(default_factory=dict)
 
     def write(self, path: Path) -> Path:
@@ -74,7 +77,7 @@ class FakeMachine:
         values = json.loads(path.read_text(encoding="utf-8"))
         values["dies"] = tuple(FakeDie(**_tuples(die)) for die in values["dies"])
         values["processes"] = tuple(FakeProcess(**process) for process in values["processes"])
-        for name in ("tls", "addresses"):
+        for name in ("tls", "addresses", "mtu"):
             values[name] = tuple(values[name])
         return cls(**values)
 

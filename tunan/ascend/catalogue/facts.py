@@ -147,7 +147,9 @@ class Profiles(Fact):
 
 class Model(Fact):
     """What a model takes. `kv_bytes`: of one token in bfloat16 over all layers; `kv_split`:
-    ranks divide it; `tensor`: the tensor-parallel degrees up to 16 that its shapes allow."""
+    ranks divide it; `tensor`: the tensor-parallel degrees up to 16 that its shapes allow;
+    `experts`: parameters of the routed experts, which expert parallelism spreads over all ranks.
+    """
 
     name: str
     architecture: str
@@ -159,6 +161,7 @@ class Model(Fact):
     latent_attention: bool
     max_tokens: int
     tensor: tuple[int, ...]
+    experts: int = 0
 
 
 class Models(Fact):

@@ -14,6 +14,7 @@ from typing import Any
 LIBRARIES = ("/usr/local/dcmi/libdcmi.so", "/usr/local/Ascend/driver/lib64/driver/libdcmi.so")
 HEALTH = {0: "OK", 1: "Warning", 2: "Alarm", 3: "Critical"}
 _AICORE = 2
+_ECC_DDR = 0
 _ECC_HBM = 2
 _MOST_CARDS = 64
 _MOST_PROCESSES = 32
@@ -146,7 +147,8 @@ class Dcmi:
         info = self._filled("dcmi_get_device_chip_info", _ChipInfo(), card, chip)
         hbm = self._filled("dcmi_get_device_hbm_info", _Hbm(), card, chip)
         memory = self._filled("dcmi_get_device_memory_info_v3", _Memory(), card, chip)
-        ecc = self._filled("dcmi_get_device_ecc_info", _Ecc(), card, chip, _ECC_HBM)
+        counted = _ECC_HBM if hbm and hbm.memory_size else _ECC_DDR
+        ecc = self._filled("dcmi_get_device_ecc_info", _Ecc(), card, chip, counted)
         power = self._number("dcmi_get_device_power_info", card, chip)
         health = self._number("dcmi_get_device_health", card, chip)
         load = self._number("dcmi_get_device_utilization_rate", card, chip, _AICORE)

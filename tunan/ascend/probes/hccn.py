@@ -61,6 +61,12 @@ def parse_tls(text: str) -> Probe[bool]:
     return Probe(match[1] == "1", "hccn_tool -tls") if match else _failed("-tls", text)
 
 
+def parse_mtu(text: str) -> Probe[int]:
+    """`-mtu -g`: bytes. Releases print `mtu:1500` and `mtu 1500`."""
+    match = re.search(r"\bmtu\b\s*[:=]?\s*([0-9]{2,6})\b", text, re.IGNORECASE)
+    return Probe(int(match[1]), "hccn_tool -mtu") if match else _failed("-mtu", text)
+
+
 def parse_speed(text: str) -> Probe[int]:
     """`-status -g`: Mb/s."""
     match = re.search(r"Speed:\s*([0-9]{1,9})\s*Mb/s", text, re.IGNORECASE)

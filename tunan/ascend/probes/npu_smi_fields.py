@@ -80,24 +80,55 @@ def parse_health(text: str) -> Probe[Health]:
     return Probe(Health(status, tuple(codes)), "npu-smi info -t health")
 
 
-def parse_ecc(text: str) -> Probe[Ecc]:
-    """`npu-smi info -t ecc -i N`."""
-    fields = {key.lower(): value for key, value in _fields(text).items()}
+def parse_ecc(text: str, chip: int = 0, asked: bool = False) -> Probe[Ecc]:
+    """`npu-smi info -t ecc -i N`: of one die of the module.
+
+    Each die's counts end with its `Chip ID`, where that is printed at all. Without one they are
+    those of die 0, or of the die that was `asked` for alone (`-c C`). A chip without HBM counts its
+    DDR.
+    """
+    source = "npu-smi info -t ecc"
+    parts = _of_each_die(text)
+    if len(parts) == 1 and None in parts:
+        parts = {chip if asked else 0: parts[None]}
+    fields = parts.get(chip)
+    if fields is None:
+        return Probe.failed(source, f"no die {chip} in it" if parts else _first_line(text))
+    memory = "hbm" if any(key.startswith("hbm") for key in fields) else "ddr"
 
     def count(*words: str) -> int | None:
         for key, value in fields.items():
-            if key.startswith("hbm") and all(word in key for word in words):
+            if key.startswith(memory) and all(word in key for word in words):
                 return whole(value)
         return None
 
+    isolated = count("double", "bit isolated")
     ecc = Ecc(
         single_bit=count("single", "error count"),
         double_bit=count("double", "error count"),
-        isolated_pages=count("double", "isolated"),
+        isolated_pages=count("isolated page count") if isolated is None else isolated,
     )
     if ecc == Ecc(None, None, None):
-        return Probe.failed("npu-smi info -t ecc", _first_line(text))
-    return Probe(ecc, "npu-smi info -t ecc")
+        return Probe.failed(source, _first_line(text))
+    return Probe(ecc, source)
+
+
+def _of_each_die(text: str) -> dict[int | None, Fields]:
+    """The fields by `Chip ID`, which follows them; under None what none follows."""
+    parts: dict[int | None, Fields] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        if colon and key.strip().lower() == "chip id":
+            fields = {k.lower(): v for k, v in _fields("\n".join(lines)).items()}
+            parts.setdefault(whole(value), fields)
+            lines = []
+        else:
+            lines.append(line)
+    rest = {key.lower(): value for key, value in _fields("\n".join(lines)).items()}
+    if any("error count" in key for key in rest):
+        parts.setdefault(None, rest)
+    return parts
 
 
 def parse_processes(npu: int, text: str) -> Probe[tuple[NpuProcess, ...]]:

@@ -72,9 +72,15 @@ def look_at_ecc(sight: Sight, device: NpuDevice) -> Probe[fields.Ecc]:
     """From the device itself where libdcmi told it, else `npu-smi info -t ecc`."""
     if device.ecc_double_bit is not None:
         return Probe(fields.Ecc(device.ecc_single_bit, device.ecc_double_bit, None), "libdcmi")
-    ran = sight.run("npu-smi", "info", "-t", "ecc", "-i", str(device.npu))
-    failed: Probe[fields.Ecc] = Probe.failed("npu-smi info -t ecc", ran.error or "")
-    return failed if ran.error else fields.parse_ecc(ran.output)
+    chip, command = device.chip or 0, ("npu-smi", "info", "-t", "ecc", "-i", str(device.npu))
+    ran = sight.run(*command)
+    if ran.error:
+        return Probe.failed("npu-smi info -t ecc", ran.error)
+    found = fields.parse_ecc(ran.output, chip)
+    if found.value is not None or not chip:
+        return found
+    again = sight.run(*command, "-c", str(chip))
+    return found if again.error else fields.parse_ecc(again.output, chip, asked=True)
 
 
 def look_at_health(sight: Sight, device: NpuDevice) -> Probe[fields.Health]:

@@ -2,16 +2,21 @@
 
 npu-smi can hang for minutes when a driver is stuck, and a second one beside it hangs as well.
 One that cannot even be killed (it waits in the kernel) must not be joined by another at every
-reading.
+reading. This module is also sent over ssh (see `looking`): Python 3.8, nothing but its own library.
 """
+
+from __future__ import annotations
 
 import contextlib
 import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 TIMEOUTS = {"npu-smi": 15.0, "hccn_tool": 10.0}
 OTHER_TIMEOUT = 5.0
@@ -35,6 +40,12 @@ class _Tool:
         self.lock = threading.Lock()
         self.running: subprocess.Popen[bytes] | None = None
         self.stuck: subprocess.Popen[bytes] | None = None
+
+
+class _Ends:
+    """How often `end_running` was called: what was only being started then is ended too."""
+
+    count = 0
 
 
 _tools: dict[str, _Tool] = {}
@@ -64,6 +75,7 @@ def run(
 def end_running() -> None:
     """Ends what `run` waits for in other threads, before this process ends: the next one would
     ask beside a tool that hangs. May be called in a signal handler."""
+    _Ends.count += 1
     for tool in tuple(_tools.values()):
         if process := tool.running:
             _kill(process)
@@ -79,6 +91,7 @@ def _run(
     if tool.stuck is not None and tool.stuck.poll() is None:
         return Ran(None, "", f"{name} hangs since an earlier call (process {tool.stuck.pid})")
     tool.stuck = None
+    ends = _Ends.count
     try:
         process = subprocess.Popen(
             arguments,
@@ -93,6 +106,8 @@ def _run(
         return Ran(None, "", f"{name}: {reason}")
     try:
         tool.running = process
+        if _Ends.count != ends:
+            _kill(process)
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         return _end(tool, name, process, limit)

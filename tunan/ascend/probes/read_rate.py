@@ -1,10 +1,15 @@
 """How fast a file is read from its disk."""
 
+from __future__ import annotations
+
 import contextlib
 import mmap
 import os
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOST_BYTES = 256 << 20
 MOST_SECONDS = 1.0

@@ -5,34 +5,16 @@ Every question is a kind and what is asked for, every answer is JSON. Each is as
 
 import json
 import os
-import platform
 import shlex
-import shutil
-import socket
-import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tunan.ascend.probes.programs import Ran, run
+from tunan.ascend.probes.looking import Looking
+from tunan.ascend.probes.programs import Ran
 from tunan.errors import UsageError
 
 Ask = Callable[[str, str], Any]
-MOST_FILE = 1 << 20  # bytes
-# Nothing else of the environment is looked at: it may hold keys.
-VARIABLES = (
-    "ASCEND_HOME_PATH",
-    "ASCEND_TOOLKIT_HOME",
-    "ASCEND_OPP_PATH",
-    "ASCEND_RT_VISIBLE_DEVICES",
-    "ATB_HOME_PATH",
-    "LD_LIBRARY_PATH",
-    "PYTORCH_NPU_ALLOC_CONF",
-    "TUNAN_EMULATE_DEVICES",
-    "TUNAN_EMULATE_MEMORY",
-    "TUNAN_EMULATE_SOC",
-)
 
 
 class Sight:
@@ -97,6 +79,11 @@ class Sight:
         answer = self.answer("port", where)
         return answer if isinstance(answer, bool) else None
 
+    def reach(self, where: str) -> str | None:
+        """What connecting to `HOST:PORT` gives: `open`, `refused` (reached, and nobody listens),
+        `no answer` (something drops it) or the system's reason."""
+        return self._text("reach", where)
+
     def read_rate(self, path: str) -> float | None:
         """Bytes a second at which a file is read past the page cache, where that works."""
         answer = self.answer("rate", path)
@@ -116,7 +103,7 @@ class Sight:
 
 def this_machine(root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> Sight:
     """The machine this runs on (`root` and `environment` are for tests)."""
-    return Sight(_Looking(root, dict(os.environ) if environment is None else dict(environment)).ask)
+    return Sight(Looking(root, dict(os.environ) if environment is None else dict(environment)).ask)
 
 
 def recorded(answers: Mapping[str, Any]) -> Sight:
@@ -133,107 +120,3 @@ def load_answers(text: str, origin: str) -> dict[str, Any]:
     if not isinstance(answers, dict):
         raise UsageError(f"{origin}: not a record of a machine")
     return answers
-
-
-class _Looking:
-    """Answers by looking."""
-
-    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
-        self._root = root
-        self._environment = environment
-
-    def ask(self, kind: str, what: str) -> Any:
-        answer: Callable[[str], Any] = getattr(self, f"_{kind}")
-        try:
-            return answer(what)
-        except (OSError, ValueError):
-            return None
-
-    def _at(self, path: str) -> Path:
-        return self._root / path.lstrip("/")
-
-    def _file(self, path: str) -> str:
-        with self._at(path).open("rb") as file:
-            return file.read(MOST_FILE).decode("utf-8", errors="replace")
-
-    def _names(self, folder: str) -> list[str]:
-        return sorted(path.name for path in self._at(folder).iterdir())
-
-    def _exists(self, path: str) -> bool:
-        return self._at(path).exists()
-
-    def _run(self, command: str) -> dict[str, Any]:
-        arguments = shlex.split(command)
-        program = self._program(arguments[0])
-        if program is None:
-            return {"status": None, "output": "", "error": f"{arguments[0]} is not installed"}
-        ran = run([program, *arguments[1:]], self._environment)
-        return {"status": ran.status, "output": ran.output, "error": ran.error}
-
-    def _program(self, name: str) -> str | None:
-        if name == "python":
-            return sys.executable
-        found = shutil.which(name, path=self._environment.get("PATH", os.defpath))
-        # hccn_tool is installed where no PATH leads.
-        aside = self._at(f"/usr/local/Ascend/driver/tools/{name}")
-        return found or (str(aside) if os.access(aside, os.X_OK) else None)
-
-    def _variable(self, name: str) -> str | None:
-        return self._environment.get(name) if name in VARIABLES else None
-
-    def _package(self, name: str) -> str | None:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return None
-
-    def _disk(self, path: str) -> list[int]:
-        usage = shutil.disk_usage(self._at(path))
-        return [usage.total, usage.free]
-
-    def _system(self, what: str) -> str | None:
-        return _SYSTEM[what]()
-
-    def _address(self, host: str) -> str:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-
-    def _port(self, where: str) -> bool:
-        host, _, port = where.rpartition(":")
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            return probe.connect_ex((host, int(port))) == 0
-
-    def _rate(self, path: str) -> float | None:
-        from tunan.ascend.probes.read_rate import read_rate
-
-        return read_rate(self._at(path))
-
-
-def _groups() -> str:
-    import grp
-
-    names: list[str] = []
-    for number in os.getgroups():
-        try:
-            names.append(grp.getgrgid(number).gr_name)
-        except KeyError:
-            names.append(str(number))
-    return " ".join(names)
-
-
-def _open_files() -> str:
-    import resource
-
-    return str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-
-
-_SYSTEM: dict[str, Callable[[], str]] = {
-    "kernel": platform.release,
-    "machine": platform.machine,
-    "python": platform.python_version,
-    "glibc": lambda: platform.libc_ver()[1],
-    "hostname": socket.gethostname,
-    "user": lambda: str(os.getuid()),
-    "groups": _groups,
-    "open files": _open_files,
-}

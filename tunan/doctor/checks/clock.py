@@ -6,7 +6,7 @@ from tunan.doctor.subject import Subject
 
 def look(subject: Subject) -> Answer | None:
     """Logs and time-outs of several machines are compared by their clocks."""
-    if subject.nodes < 2:
+    if not subject.is_one_of_several:
         return None
     ran = subject.sight.run("timedatectl", "show", "-p", "NTPSynchronized", "--value")
     needed, fix = "synchronised", "systemctl enable --now chronyd"

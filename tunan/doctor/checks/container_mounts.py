@@ -18,7 +18,7 @@ def look(subject: Subject) -> Answer | None:
     """Does not apply outside of containers."""
     if not subject.wants_hardware or not subject.in_container:
         return None
-    wanted = _NEEDED + (_FOR_SEVERAL if subject.nodes > 1 else ())
+    wanted = _NEEDED + (_FOR_SEVERAL if subject.is_one_of_several else ())
     missing = [path for path in wanted if not subject.sight.exists(path)]
     fix = "docker run " + " ".join(f"-v {path}:{path}:ro" for path in missing)
     found = f"no {', '.join(missing)}" if missing else "all mounted"

@@ -8,7 +8,7 @@ _SERVICES = ("firewalld", "ufw")
 
 def look(subject: Subject) -> Answer | None:
     """HCCL and gloo take ports as they come, so the machines must reach all of one another's."""
-    if subject.nodes < 2:
+    if not subject.is_one_of_several:
         return None
     needed = "all ports open between the machines of a replica"
     unknown = []

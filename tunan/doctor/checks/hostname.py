@@ -8,7 +8,7 @@ def look(subject: Subject) -> Answer | None:
     """Of several machines none may call itself 127.0.0.1: the others would be told that address."""
     name = subject.sight.system("hostname") or ""
     address = subject.sight.address(name) if name else None
-    several = subject.nodes > 1
+    several = subject.is_one_of_several
     needed = "an address the other machines reach" if several else "an address"
     fix = f'echo "ADDRESS {name}" >> /etc/hosts'
     if address is None:

@@ -8,7 +8,7 @@ from tunan.doctor.subject import Subject
 
 def look(subject: Subject) -> Answer | None:
     """`hccn_tool -net_health`, where several machines share a replica."""
-    if not subject.wants_hardware or subject.nodes < 2 or not subject.devices:
+    if not subject.wants_hardware or not subject.is_one_of_several or not subject.devices:
         return None
     told = [
         parse_net_health(hccn_text(subject, number, "-net_health"))

@@ -7,7 +7,7 @@ from tunan.doctor.subject import Subject
 
 def look(subject: Subject) -> Answer | None:
     """hccn_tool counts devices, not modules."""
-    if not subject.wants_hardware or subject.nodes < 2 or not subject.devices:
+    if not subject.wants_hardware or not subject.is_one_of_several or not subject.devices:
         return None
     needed = "every port up and with an address"
     wrong: list[str] = []

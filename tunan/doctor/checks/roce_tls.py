@@ -8,7 +8,7 @@ from tunan.doctor.subject import Subject
 
 def look(subject: Subject) -> Answer | None:
     """Compares those of this machine; the other machines' have to be the same."""
-    if not subject.wants_hardware or subject.nodes < 2 or not subject.devices:
+    if not subject.wants_hardware or not subject.is_one_of_several or not subject.devices:
         return None
     switches = [
         parse_tls(hccn_text(subject, number, "-tls")) for number, _ in enumerate(subject.devices)

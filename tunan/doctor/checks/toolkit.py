@@ -16,14 +16,18 @@ def look(subject: Subject) -> Answer | None:
     home = subject.cann_home
     if home is None:
         return Answer(False, f"no toolkit in {' or '.join(TOOLKITS)}", needed, _fix(subject))
-    version = _version(subject, home)
+    version = toolkit_version(subject)
     if version is None:
         return Answer(None, f"no {_INFO} in {home}", needed, f"ls {home}/*-linux")
     passed = version_key(version) == version_key(release.cann)
     return Answer(passed, f"{version} in {home}", needed, _fix(subject))
 
 
-def _version(subject: Subject, home: str) -> str | None:
+def toolkit_version(subject: Subject) -> str | None:
+    """Of the toolkit that is used; None where it does not tell or there is none."""
+    home = subject.cann_home
+    if home is None:
+        return None
     for folder in ("aarch64-linux", "x86_64-linux", ""):
         path = f"{home}/{folder}/{_INFO}".replace("//", "/")
         package = parse_package(subject.sight.read(path) or "", path).value

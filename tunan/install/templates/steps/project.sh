@@ -1,0 +1,2 @@
+# This project
+get --no-build-isolation "${SELF:-tunan==@VERSION@}" || die "this project could not be installed"
