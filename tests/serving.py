@@ -71,7 +71,7 @@ class Served:
         if data is not None:
             request.add_header("Content-Type", "application/json")
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
                 return Answer(response.status, dict(response.headers), response.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -85,7 +85,7 @@ class Served:
     def stream(self, tokens: int, **options: object) -> Generator[str, None, None]:
         """The text of each chunk of a streamed greedy completion, as it comes."""
         host, port = self.url.removeprefix("http://").split(":")
-        connection = HTTPConnection(host, int(port), timeout=60)
+        connection = HTTPConnection(host, int(port), timeout=PATIENCE_S)
         body = {"model": self.model, "prompt": [5, 6, 7], "max_tokens": tokens,
                 "temperature": 0, "ignore_eos": True, "stream": True, **options}  # fmt: skip
         headers = {"Content-Type": "application/json"}
@@ -124,12 +124,13 @@ def serving(
     *options: str,
     tunan: Sequence[str] = TUNAN,
     environment: Mapping[str, str] = os.environ,
+    size: Sequence[str] = SMALL,
 ) -> Iterator[Served]:
     """Starts `tunan serve` on a free port; nothing of it is left afterwards.
 
-    `tunan` is the command to run it by, in `environment`.
+    `tunan` is the command to run it by, in `environment`; `size` says how large the engine is.
     """
-    command = [*tunan, "serve", str(model), "--json", "--port", "0", *SMALL, *options]
+    command = [*tunan, "serve", str(model), "--json", "--port", "0", *size, *options]
     environment = {
         **environment,
         "XDG_STATE_HOME": str(folder / "state"),
@@ -184,7 +185,7 @@ def running(pid: int) -> bool:
     return text.rsplit(")", 1)[1].split()[0] not in "ZX"
 
 
-def wait_until_gone(pids: list[int], seconds: float = 20) -> list[int]:
+def wait_until_gone(pids: list[int], seconds: float = 60) -> list[int]:
     """The processes that still run after `seconds`."""
     end = time.monotonic() + seconds
     while (left := [pid for pid in pids if running(pid)]) and time.monotonic() < end:

@@ -2,16 +2,20 @@
 
 | kind | keys | what happens |
 |---|---|---|
-| oom | bytes, device? | allocations fail once the device would hold more bytes than that |
+| oom | bytes, after? | allocations fail once the device would hold more bytes than that |
 | missing | op | libopapi.so lacks the operator |
-| exception | op, device? | the operator ends in an AI Core exception |
-| hccl-timeout | after?, device? | after so many collectives the next never complete |
-| ecc | after?, device? | an uncorrectable memory error after so many operators |
-| lost | after?, device? | the device stops answering after so many operators |
-| slow | us, device? | every operator and every queued copy takes so many microseconds longer |
+| exception | op | the operator ends in an AI Core exception |
+| hccl-timeout | after? | after so many collectives the next never complete |
+| hccl-buffer | op, mb | the operator refuses an HCCL_BUFFSIZE below that |
+| graph-streams | graphs | there are streams for so many captured graphs |
+| ecc | after? | an uncorrectable memory error after so many operators |
+| lost | after? | the device stops answering after so many operators |
+| slow | us | every operator and every queued copy takes so many microseconds longer |
 
-`?` marks a key that may be left out: `after` is 0 then, and `device` every device. The libraries
-read the same text (src/runtime/faults.h); here it is checked before anything starts.
+`?` marks a key that may be left out: `after` is 0 then. Each but `missing` takes `device`, the
+machine's number of the only device that has it, and `while`, the path of a file: the fault is there
+only while the file is. The libraries read the same text (src/runtime/faults.h); here it is checked
+before anything starts.
 """
 
 import re
@@ -27,14 +31,19 @@ _OPERATOR = r"aclnn\w+"
 # The libraries count in 64 bits; what is larger than these can only be a slip.
 _MOST_NUMBER = 10**9
 _MOST_BYTES = 1024 << 30
+# Absolute, as the processes of a command may work in folders of their own.
+_FILE = r"/[^,;]*"
+_WHERE_AND_WHEN = {"device?": _NUMBER, "while?": _FILE}
 _KEYS: dict[str, dict[str, str]] = {
-    "oom": {"bytes": _BYTES, "device?": _NUMBER},
+    "oom": {"bytes": _BYTES, "after?": _NUMBER, **_WHERE_AND_WHEN},
     "missing": {"op": _OPERATOR},
-    "exception": {"op": _OPERATOR, "device?": _NUMBER},
-    "hccl-timeout": {"after?": _NUMBER, "device?": _NUMBER},
-    "ecc": {"after?": _NUMBER, "device?": _NUMBER},
-    "lost": {"after?": _NUMBER, "device?": _NUMBER},
-    "slow": {"us": _NUMBER, "device?": _NUMBER},
+    "exception": {"op": _OPERATOR, **_WHERE_AND_WHEN},
+    "hccl-timeout": {"after?": _NUMBER, **_WHERE_AND_WHEN},
+    "hccl-buffer": {"op": _OPERATOR, "mb": _NUMBER, **_WHERE_AND_WHEN},
+    "graph-streams": {"graphs": _NUMBER, **_WHERE_AND_WHEN},
+    "ecc": {"after?": _NUMBER, **_WHERE_AND_WHEN},
+    "lost": {"after?": _NUMBER, **_WHERE_AND_WHEN},
+    "slow": {"us": _NUMBER, **_WHERE_AND_WHEN},
 }
 
 

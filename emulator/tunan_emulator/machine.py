@@ -1,5 +1,6 @@
 """The emulated machine and the environment that a command needs to see it."""
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,9 +45,10 @@ DEFAULTS = {
 class EmulatedMachine:
     """`devices` chips of kind `soc` with `memory` each ("4G"), and the faults they are to have.
 
-    Memory is counted in each process: processes that share a device do not see each other's.
-
-    `trace` is a file that gets a line for every operator, graph and error.
+    `trace` is a file that gets a line for every operator, graph and error. `state` is a folder:
+    what names the same one has the same devices, so that processes see what the others have taken
+    of a device's memory, and who has one open (its file `davinciN` there). Without it memory is
+    counted in each process, and processes that share a device do not see each other's.
     """
 
     devices: int = 1
@@ -54,6 +56,7 @@ class EmulatedMachine:
     memory: str = "4G"
     faults: str = ""
     trace: Path | None = None
+    state: Path | None = None
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """`base` with all that a child process needs. Raises SettingsError."""
@@ -74,6 +77,9 @@ class EmulatedMachine:
         }
         if self.trace:
             environment["TUNAN_EMULATE_TRACE"] = str(self.trace.absolute())
+        environment.pop("TUNAN_EMULATE_STATE", None)  # of an emulator around this one
+        if self.state:
+            environment["TUNAN_EMULATE_STATE"] = str(self.state.resolve())  # as /proc shows it
         return environment
 
     def _checked(self) -> list[Fault]:
@@ -95,6 +101,8 @@ class EmulatedMachine:
                 )
         if self.trace:
             _refuse_unwritable(self.trace)
+        if self.state:
+            _make_folder(self.state)
         return faults
 
 
@@ -109,6 +117,16 @@ def _refuse_unwritable(trace: Path) -> None:
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise SettingsError(f"trace {trace}: {why}; name a file that can be written") from None
+
+
+def _make_folder(state: Path) -> None:
+    try:
+        state.mkdir(mode=0o700, exist_ok=True)
+        if not os.access(state, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise SettingsError(f"state {state}: {why}; name a folder") from None
 
 
 def _first(folder: Path, rest: str | None) -> str:

@@ -38,6 +38,7 @@ def run_emulated(
     *,
     devices: int = 1,
     faults: str = "",
+    state: Path | None = None,
     seconds: int = 120,
     **environment: str,
 ) -> Outcome:
@@ -47,6 +48,8 @@ def run_emulated(
     # A device error leaves torch_npu's queue dead and its process spinning: TERM may not end it.
     guarded = ["timeout", "-k", "5", str(seconds), sys.executable, "-m", "tunan", "emulate"]
     options = ["--devices", str(devices), "--faults", faults, "--trace", str(trace)]
+    if state:
+        options += ["--state", str(state)]
     done = subprocess.run(
         [*guarded, *options, "--", sys.executable, *command],
         capture_output=True,
@@ -82,6 +85,7 @@ def generate(
         [str(PROGRAMS / "generate.py"), json.dumps(task)],
         model,
         devices=devices,
+        state=None,
         seconds=280,
         **environment,
     )

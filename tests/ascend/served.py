@@ -3,10 +3,10 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.serving import Served, serving
+from tests.serving import SMALL, Served, serving
 
 TARGET = ("--target", "ascend910b3", "--dtype", "float32")
 ROOT = Path(__file__).parents[2]
@@ -19,18 +19,24 @@ def serving_emulated(
     *options: str,
     devices: int = 1,
     faults: str = "",
+    emulate: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    size: Sequence[str] = SMALL,
 ) -> Iterator[Served]:
-    """Starts `tunan emulate -- tunan serve` in float32; nothing of it is left afterwards."""
+    """Starts `tunan emulate -- tunan serve` in float32; nothing of it is left afterwards.
+
+    `emulate` are further options of the first of the two.
+    """
     tunan = [sys.executable, "-m", "tunan"]
-    emulate = ["emulate", "--devices", str(devices), "--faults", faults, "--", *tunan]
+    machine = ["--devices", str(devices), "--faults", faults, *emulate]
     with serving(
         model,
         folder,
         *TARGET,
         *options,
-        tunan=[*tunan, *emulate],
+        tunan=[*tunan, "emulate", *machine, "--", *tunan],
         environment={**os.environ, **(environment or {})},
+        size=size,
     ) as served:
         yield served
 

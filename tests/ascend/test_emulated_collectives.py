@@ -16,7 +16,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory, unused_tcp_port_factory: Any
         [str(PROGRAMS / "collectives.py"), str(unused_tcp_port_factory())],
         tmp_path_factory.mktemp("collectives"),
         devices=2,
-        seconds=100,
+        seconds=280,
     ).result
 
 

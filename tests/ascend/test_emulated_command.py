@@ -25,7 +25,7 @@ def emulate(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         text=True,
         cwd=tempfile.gettempdir(),
         env=os.environ | environment,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
@@ -75,7 +75,7 @@ def test_the_command_gets_the_signals() -> None:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "stopped\n"
-        assert process.wait(timeout=20) == 9
+        assert process.wait(timeout=120) == 9
 
 
 def test_a_library_without_an_operator_is_gone_when_the_command_ends(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_library_without_an_operator_is_gone_when_the_command_ends(tmp_path: P
     )
     assert done.returncode == 0
     assert done.stdout.strip().endswith("libopapi.so")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while list(tmp_path.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 """Faults on demand: what the real libraries print, raised through the real libraries."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ os._exit(0)
 
 
 def raised(body: str, directory: Path, faults: str) -> str:
-    return str(run_snippet(CATCH.format(body=body), directory, faults=faults, seconds=60).result)
+    return str(run_snippet(CATCH.format(body=body), directory, faults=faults, seconds=240).result)
 
 
 def test_without_faults_all_is_fine(tmp_path: Path) -> None:
@@ -63,9 +64,90 @@ def test_a_broken_device_fails_the_next_wait(tmp_path: Path, faults: str, status
 def test_a_fault_can_hit_one_device_only(tmp_path: Path) -> None:
     body = "(torch.ones(3, device='npu:0') + 1).cpu()"
     outcome = run_snippet(
-        CATCH.format(body=body), tmp_path, faults="ecc:after=0,device=1", devices=2, seconds=60
+        CATCH.format(body=body), tmp_path, faults="ecc:after=0,device=1", devices=2, seconds=240
     )
     assert outcome.result == "fine"
+
+
+def test_a_device_is_meant_by_the_number_that_the_machine_has_for_it(tmp_path: Path) -> None:
+    """A process that has only the second device calls it 0."""
+    body = "(torch.ones(3, device='npu:0') + 1).cpu()"
+    outcome = run_snippet(
+        CATCH.format(body=body),
+        tmp_path,
+        faults="lost:device=1",
+        devices=2,
+        seconds=240,
+        ASCEND_RT_VISIBLE_DEVICES="1",
+    )
+    assert "error code:507010" in outcome.result
+
+
+def test_a_fault_is_there_only_while_its_file_is(tmp_path: Path) -> None:
+    file = tmp_path / "broken"
+    code = f"""
+import os
+open({str(file)!r}, "w").close()
+def tries():
+    try:
+        torch.empty(300 << 20, dtype=torch.uint8, device="npu")
+        return "fine"
+    except Exception as error:
+        return type(error).__name__
+first = tries()
+os.unlink({str(file)!r})
+print("RESULT", json.dumps([first, tries()]))
+"""
+    outcome = run_snippet(code, tmp_path, faults=f"oom:bytes=256M,while={file}", seconds=240)
+    assert outcome.result == ["OutOfMemoryError", "fine"]
+
+
+def test_memory_runs_out_only_after_so_many_operators(tmp_path: Path) -> None:
+    body = """
+    held = torch.empty(300 << 20, dtype=torch.uint8, device="npu")
+    x = torch.ones(3).npu() + 1
+    torch.npu.synchronize()
+    print("had", x.numel())
+    torch.empty(2 << 20, dtype=torch.uint8, device="npu")
+"""
+    faults = "oom:bytes=256M,after=1"
+    outcome = run_snippet(CATCH.format(body=body), tmp_path, faults=faults, seconds=240)
+    assert "had 3" in outcome.output
+    assert outcome.result.startswith("OutOfMemoryError: NPU out of memory.")
+
+
+@pytest.mark.parametrize(("set_to", "ends"), [("", "refused"), ("731", "fine")])
+def test_an_operator_refuses_a_buffer_of_hccl_that_is_too_small(
+    set_to: str, ends: str, tmp_path: Path
+) -> None:
+    outcome = run_snippet(
+        CATCH.format(body="(torch.ones(3).npu() + 1).cpu()"),
+        tmp_path,
+        faults="hccl-buffer:op=aclnnAdds,mb=731",
+        seconds=240,
+        HCCL_BUFFSIZE=set_to,
+    )
+    if ends == "fine":
+        assert outcome.result == "fine"
+    else:
+        assert re.search(r"NEEDED_HCCL_BUFFSIZE.* = 731MB, HCCL_BUFFSIZE=200MB", outcome.result)
+
+
+def test_a_graph_too_many_finds_no_stream(tmp_path: Path) -> None:
+    body = """
+    x = torch.ones(3).npu()
+    graphs = [torch.npu.NPUGraph() for _ in range(3)]
+    for number, graph in enumerate(graphs):
+        with torch.npu.graph(graph):
+            x + 1
+        print("captured", number)
+"""
+    outcome = run_snippet(
+        CATCH.format(body=body), tmp_path, faults="graph-streams:graphs=2", seconds=240
+    )
+    assert "captured 1" in outcome.output
+    assert "captured 2" not in outcome.output
+    assert "207008" in outcome.result
 
 
 def test_a_slow_device_takes_its_time(tmp_path: Path) -> None:
@@ -77,7 +159,7 @@ for _ in range(10): x = x + 1
 torch.npu.synchronize()
 print("RESULT", time.monotonic() - start)
 """
-    assert run_snippet(code, tmp_path, faults="slow:us=50000", seconds=60).result >= 0.5
+    assert run_snippet(code, tmp_path, faults="slow:us=50000", seconds=240).result >= 0.5
 
 
 COLLECTIVE = """
@@ -109,7 +191,7 @@ def test_a_collective_that_never_completes_times_out(tmp_path: Path, unused_tcp_
         tmp_path,
         devices=2,
         faults="hccl-timeout:after=0",
-        seconds=90,
+        seconds=240,
         HCCL_EXEC_TIMEOUT="3",
         PORT=str(unused_tcp_port),
     )

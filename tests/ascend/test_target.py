@@ -58,7 +58,11 @@ def test_what_is_there_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def emulated(
-    folder: Path, devices: str = "2", chip: str = "Ascend910B3", memory: str = ""
+    folder: Path,
+    devices: str = "2",
+    chip: str = "Ascend910B3",
+    memory: str = "",
+    state: str = "",
 ) -> EmulatedDevices | None:
     """What a process sees in the environment that `tunan emulate` sets."""
     return EmulatedDevices.of(
@@ -66,6 +70,7 @@ def emulated(
             "TUNAN_EMULATE_DEVICES": devices,
             "TUNAN_EMULATE_SOC": chip,
             "TUNAN_EMULATE_MEMORY": memory,
+            "TUNAN_EMULATE_STATE": state,
             "ASCEND_HOME_PATH": str(folder),
         }
     )
@@ -73,6 +78,7 @@ def emulated(
 
 def test_emulated_devices_are_recognised_by_what_tunan_emulate_sets(tmp_path: Path) -> None:
     assert emulated(tmp_path) == EmulatedDevices(2, "Ascend910B3")
+    assert emulated(tmp_path, state="/m") == EmulatedDevices(2, "Ascend910B3", state=Path("/m"))
     assert emulated(tmp_path, memory="0.5G") == EmulatedDevices(2, "Ascend910B3", 1 << 29)
     assert EmulatedDevices.of({}) is None
 

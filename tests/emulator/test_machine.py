@@ -28,6 +28,8 @@ def environment(emulator: ModuleType, base: dict[str, str], **settings: Any) -> 
         ({"faults": "ecc:after=1,after=2"}, "after is given twice"),
         ({"faults": "ecc:device=" + "9" * 5000}, "is too large for device"),
         ({"faults": "ecc:device=1"}, "there is no device 1"),
+        ({"faults": "ecc:while=here"}, "'here' is no value for while"),
+        ({"faults": "hccl-buffer:op=aclnnAdd"}, "hccl-buffer needs mb"),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -43,7 +45,15 @@ def test_the_memory_is_handed_on_as_it_was_written(emulator: ModuleType, memory:
     assert environment(emulator, {}, memory=memory)["TUNAN_EMULATE_MEMORY"] == memory
 
 
-@pytest.mark.parametrize("faults", ["slow:us=1000000000", "oom:bytes=0.5G;ecc:after=1,device=0"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        "slow:us=1000000000",
+        "oom:bytes=0.5G;ecc:after=1,device=0",
+        "lost:while=/tmp/a b=c",
+        "graph-streams:graphs=4,while=/x;hccl-buffer:op=aclnnAdd,mb=300",
+    ],
+)
 def test_a_fault_within_bounds_is_handed_on(emulator: ModuleType, faults: str) -> None:
     assert environment(emulator, {}, faults=faults)["TUNAN_EMULATE_FAULTS"] == faults
 
@@ -59,6 +69,27 @@ def test_a_trace_keeps_what_is_in_it(emulator: ModuleType, tmp_path: Path) -> No
     trace.write_text("before\n")
     assert environment(emulator, {}, trace=trace)["TUNAN_EMULATE_TRACE"] == str(trace)
     assert trace.read_text() == "before\n"
+
+
+def test_a_folder_of_shared_devices_is_made(emulator: ModuleType, tmp_path: Path) -> None:
+    state = tmp_path / "machine"
+    for _ in range(2):  # the second command finds it
+        assert environment(emulator, {}, state=state)["TUNAN_EMULATE_STATE"] == str(state)
+    assert state.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_refused(emulator: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for state in (tmp_path / "file", tmp_path / "no" / "folder"):
+        with pytest.raises(emulator.SettingsError, match=f"state {state}: .*; name a folder"):
+            environment(emulator, {}, state=state)
+
+
+def test_an_emulator_within_another_shares_its_devices_only_where_it_is_told(
+    emulator: ModuleType, tmp_path: Path
+) -> None:
+    outer = environment(emulator, {}, state=tmp_path)
+    assert "TUNAN_EMULATE_STATE" not in environment(emulator, outer)
 
 
 def test_an_emulator_within_another_has_its_own_libraries_only(emulator: ModuleType) -> None:

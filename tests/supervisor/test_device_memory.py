@@ -25,6 +25,12 @@ def test_a_device_that_a_process_has_open_is_not_free(held: Path) -> None:
     assert nobody_has([0, 2], held)()
 
 
+def test_a_device_is_a_file_of_the_folder_that_is_named(held: Path, tmp_path: Path) -> None:
+    assert nobody_has([1], held, files_in=tmp_path)()
+    (held / "proc" / "7" / "fd" / "6").symlink_to(tmp_path / "davinci1")
+    assert not nobody_has([1], held, files_in=tmp_path)()
+
+
 def test_a_process_that_ends_while_it_is_looked_at_has_nothing_open(
     held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

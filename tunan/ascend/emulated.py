@@ -8,6 +8,7 @@ from pathlib import Path
 DEVICES = "TUNAN_EMULATE_DEVICES"
 CHIP = "TUNAN_EMULATE_SOC"
 MEMORY = "TUNAN_EMULATE_MEMORY"
+STATE = "TUNAN_EMULATE_STATE"
 HOME = "ASCEND_HOME_PATH"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -16,12 +17,14 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 class EmulatedDevices:
     """`count` devices; `chip` as aclrtGetSocName spells it ("Ascend910B3").
 
-    `memory`: bytes of each, None if that is not said.
+    `memory`: bytes of each, None if that is not said. `state`: the folder whose files `davinciN`
+    are open in the processes that use device N; None if each process has the memory for itself.
     """
 
     count: int
     chip: str
     memory: int | None = None
+    state: Path | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "EmulatedDevices | None":
@@ -31,7 +34,9 @@ class EmulatedDevices:
         home = environment.get(HOME, "")
         if not (count.isdecimal() and int(count) and chip and home and Path(home).is_dir()):
             return None
-        return cls(int(count), chip, _bytes(environment.get(MEMORY, "")))
+        state = environment.get(STATE)
+        memory = _bytes(environment.get(MEMORY, ""))
+        return cls(int(count), chip, memory, Path(state) if state else None)
 
     def describe(self) -> str:
         """`1 emulated Ascend910B3`."""

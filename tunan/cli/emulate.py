@@ -41,6 +41,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--trace", type=Path, help="file that gets a line for every operator that runs"
     )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="commands with the same folder share the devices and their memory",
+    )
     add_common_options(parser, as_json=False)
     # The command line keeps what follows `--` apart for us as it does for the engine.
     parser.set_defaults(run=run, takes_engine_arguments=True, takes_command=True)
@@ -59,12 +65,15 @@ def run(args: argparse.Namespace) -> int:
             "has it (.venv-ascend)"
         ) from None
     program = _program(command[0])
+    # The emulator is a wheel of its own: one that is older, and cannot share, runs the rest.
+    shared = {"state": args.state} if args.state else {}
     machine = EmulatedMachine(
         devices=args.devices,
         soc=args.soc.lower(),
         memory=args.memory,
         faults=args.faults,
         trace=args.trace,
+        **shared,
     )
     try:
         environment = machine.environment(os.environ)

@@ -1,8 +1,8 @@
 """Waits until an NPU's memory is free before an engine is started on it again.
 
 The driver gives memory back when the last process that has the device open is gone, and a process
-killed in a call to the device may take its time to end. On a CPU, and on an emulated device, whose
-memory is that of its processes, there is nothing to wait for.
+killed in a call to the device may take its time to end. On a CPU, and on an emulated device that is
+not shared, whose memory is that of its processes, there is nothing to wait for.
 """
 
 import asyncio
@@ -21,9 +21,11 @@ def always_free() -> bool:
     return True
 
 
-def nobody_has(devices: Sequence[int], root: Path = Path("/")) -> IsFree:
-    """Whether no process that may be looked at has one of `devices` open."""
-    files = {f"/dev/davinci{number}" for number in devices}
+def nobody_has(
+    devices: Sequence[int], root: Path = Path("/"), files_in: Path = Path("/dev")
+) -> IsFree:
+    """Whether no process that may be looked at has one of `devices`, a file of `files_in`, open."""
+    files = {str(files_in / f"davinci{number}") for number in devices}
 
     def is_free() -> bool:
         return not any(_has_open(process, files) for process in (root / "proc").glob("[0-9]*"))

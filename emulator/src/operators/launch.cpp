@@ -2,11 +2,14 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/InferenceMode.h>
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 
 #include "call.h"
+#include "device.h"
 #include "error.h"
+#include "faults.h"
 #include "settings.h"
 #include "stream.h"
 
@@ -20,6 +23,8 @@ namespace {
 
 constexpr int PARAM_INVALID = 161002;  // ACLNN_ERR_PARAM_INVALID
 constexpr int INNER_ERROR = 561000;    // ACLNN_ERR_INNER
+constexpr int TILING_ERROR = 561002;   // ACLNN_ERR_INNER_TILING_ERROR
+constexpr size_t HCCL_BUFFER = 200;    // MB, HCCL's default
 
 std::map<std::string, HandKernel>& kernels() {
     static std::map<std::string, HandKernel> defined;
@@ -35,6 +40,21 @@ Kernel check(Call& call) {
     if (hand.check) hand.check(call);
     check_by_dry_run(call, hand.run);
     return hand.run;
+}
+
+// What MoE's dispatch does where HCCL's buffer is too small for what it exchanges.
+bool refuse_hccl_buffer(const Operator& op) {
+    size_t needed = faults::hccl_buffer_of(op.name, current_device());
+    if (!needed) return false;
+    const char* set = getenv("HCCL_BUFFSIZE");
+    size_t has = set && *set ? std::stoul(set) : HCCL_BUFFER;
+    if (has >= needed) return false;
+    report("EZ9999", std::string(op.name) +
+                         ": HCCL_BUFFSIZE is too SMALL, NEEDED_HCCL_BUFFSIZE((maxBs * h * "
+                         "epWorldSize) * 2) = " +
+                         std::to_string(needed) + "MB, HCCL_BUFFSIZE=" + std::to_string(has) +
+                         "MB.");
+    return true;
 }
 
 std::string trace_line(const Call& call) {
@@ -66,6 +86,7 @@ int prepare(const Operator& op, std::initializer_list<Raw> arguments, uint64_t* 
     try {
         c10::InferenceMode off(false);
         at::AutoDispatchBelowAutograd guard;
+        if (refuse_hccl_buffer(op)) return TILING_ERROR;
         auto call = std::make_shared<Call>(op, arguments);
         Kernel kernel = check(*call);
         *workspace = 0;

@@ -7,6 +7,7 @@
 
 #include "device.h"
 #include "error.h"
+#include "faults.h"
 #include "settings.h"
 
 namespace tunan {
@@ -33,6 +34,7 @@ std::atomic<Graph*> captured{nullptr};
 aclrtStream capture_stream = nullptr;
 size_t group_begin = 0;
 uint32_t next_id = 1;
+size_t graphs = 0;
 std::map<aclrtStream, Update> updates;
 
 // The replacement happens in the update stream's order, as on the device: what was queued before it
@@ -89,6 +91,11 @@ extern "C" {
 aclError aclmdlRICaptureBegin(aclrtStream stream, aclmdlRICaptureMode) {
     std::lock_guard<std::mutex> lock(guard);
     if (captured) return ACL_ERROR_RT_STREAM_CAPTURED;
+    if (graphs >= faults::most_graphs(current_device())) {
+        report("EL0009", "Stream resources are insufficient.");
+        return ACL_ERROR_RT_NO_STREAM_RESOURCE;
+    }
+    graphs++;
     captured = new Graph{next_id++, {}};
     capture_stream = stream;
     return ACL_SUCCESS;
@@ -126,6 +133,8 @@ aclError aclmdlRIExecuteAsync(aclmdlRI model, aclrtStream stream) {
 
 aclError aclmdlRIDestroy(aclmdlRI model) {
     synchronize_all();
+    std::lock_guard<std::mutex> lock(guard);
+    graphs--;
     delete reinterpret_cast<Graph*>(model);
     return ACL_SUCCESS;
 }

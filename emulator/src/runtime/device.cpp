@@ -6,6 +6,7 @@
 #include "error.h"
 #include "faults.h"
 #include "settings.h"
+#include "sharing.h"
 #include "stream.h"
 
 namespace tunan {
@@ -22,14 +23,16 @@ Context* context_of(int device) {
     return &contexts[device];
 }
 
+int count_devices() { return static_cast<int>(settings().devices.size()); }
+
 // A device that several processes share is visible under the number that the user gave it.
-bool exists(int device) {
-    return device >= 0 && device < settings().devices && device < MAX_DEVICES;
-}
+bool exists(int device) { return device >= 0 && device < count_devices() && device < MAX_DEVICES; }
 
 }  // namespace
 
 int current_device() { return chosen < 0 ? 0 : chosen; }
+
+int on_machine(int device) { return exists(device) ? settings().devices[device] : device; }
 
 }  // namespace tunan
 
@@ -45,7 +48,7 @@ aclError aclFinalize() {
 }
 
 aclError aclrtGetDeviceCount(uint32_t* count) {
-    *count = settings().devices;
+    *count = count_devices();
     return ACL_SUCCESS;
 }
 
@@ -54,10 +57,11 @@ aclError aclrtSetDevice(int32_t device) {
         report("EE1001",
                "The argument is invalid.Reason: Set device failed, invalid device, set device=" +
                    std::to_string(device) + ", valid device range is [0, " +
-                   std::to_string(settings().devices) + ")");
+                   std::to_string(count_devices()) + ")");
         return ACL_ERROR_RT_INVALID_DEVICEID;
     }
     chosen = device;
+    open_shared(device);
     return ACL_SUCCESS;
 }
 

@@ -38,6 +38,7 @@ std::string formatted(const std::string& code, const std::string& text) {
     static const std::map<std::string, std::string> classes{
         {"EZ1001", "AclNN_Parameter_Error"},
         {"EI0006", "Communication_Error_Get_Socket"},
+        {"EL0009", "Insufficient_Stream_Resources"},
     };
     std::string stamp = "[PID: " + std::to_string(getpid()) + "] " + now() + " ";
     auto known = classes.find(code);

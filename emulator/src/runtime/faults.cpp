@@ -1,5 +1,7 @@
 #include "faults.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -22,7 +24,15 @@ struct Fault {
 
     bool hits(int device) const {
         auto wanted = keys.find("device");
-        return wanted == keys.end() || std::stoi(wanted->second) == device;
+        return (wanted == keys.end() || std::stoi(wanted->second) == on_machine(device)) && there();
+    }
+    bool there() const {
+        auto file = keys.find("while");
+        return file == keys.end() || access(file->second.c_str(), F_OK) == 0;
+    }
+    bool is_of(const char* name) const {
+        auto op = keys.find("op");
+        return op != keys.end() && op->second == name;
     }
     long number(const char* key, long otherwise) const {
         auto found = keys.find(key);
@@ -63,7 +73,7 @@ void break_device(int device, aclError status, const char* code, const std::stri
 std::string inner_error(int device, const char* what, unsigned code) {
     char hex[16];
     snprintf(hex, sizeof hex, "0x%x", code);
-    return std::string("The error from device(chipId:") + std::to_string(device) +
+    return std::string("The error from device(chipId:") + std::to_string(on_machine(device)) +
            ", dieId:0), serial number is 1, " + what + ", errorCode=" + hex + ".";
 }
 
@@ -71,7 +81,9 @@ std::string inner_error(int device, const char* what, unsigned code) {
 
 size_t memory_limit(int device) {
     for (const Fault& fault : all())
-        if (fault.kind == "oom" && fault.hits(device)) return parse_bytes(fault.keys.at("bytes"));
+        if (fault.kind == "oom" && operators_on[device] >= fault.number("after", 0) &&
+            fault.hits(device))
+            return parse_bytes(fault.keys.at("bytes"));
     return SIZE_MAX;
 }
 
@@ -88,7 +100,7 @@ void before_operator(const char* name, int device) {
         else if (fault.kind == "lost" && done >= fault.number("after", 0))
             break_device(device, ACL_ERROR_RT_LOST_HEARTBEAT, "EE9999",
                          inner_error(device, "ts lost heartbeat", ACL_ERROR_RT_LOST_HEARTBEAT));
-        else if (fault.kind == "exception" && fault.keys.count("op") && fault.keys.at("op") == name)
+        else if (fault.kind == "exception" && fault.is_of(name))
             break_device(device, ACL_ERROR_RT_AICORE_EXCEPTION, "EZ9999",
                          inner_error(device, "there is an aicore error exception", 0x800000));
     }
@@ -106,6 +118,19 @@ bool collective_hangs(int device) {
         if (fault.kind == "hccl-timeout" && fault.hits(device) && done >= fault.number("after", 0))
             return true;
     return false;
+}
+
+size_t hccl_buffer_of(const char* name, int device) {
+    for (const Fault& fault : all())
+        if (fault.kind == "hccl-buffer" && fault.is_of(name) && fault.hits(device))
+            return fault.number("mb", 0);
+    return 0;
+}
+
+size_t most_graphs(int device) {
+    for (const Fault& fault : all())
+        if (fault.kind == "graph-streams" && fault.hits(device)) return fault.number("graphs", 0);
+    return SIZE_MAX;
 }
 
 }  // namespace tunan::faults

@@ -13,6 +13,7 @@
 #include "device.h"
 #include "faults.h"
 #include "settings.h"
+#include "sharing.h"
 #include "stream.h"
 
 using namespace tunan;
@@ -34,9 +35,15 @@ size_t used[MAX_DEVICES];
 size_t room(int device) { return std::min(settings().memory, faults::memory_limit(device)); }
 
 bool take(int device, size_t bytes) {
-    if (used[device] + bytes > room(device)) return false;
+    if (!take_shared(device, bytes, room(device) - std::min(room(device), used[device])))
+        return false;
     used[device] += bytes;
     return true;
+}
+
+void give_back(int device, size_t bytes) {
+    used[device] -= bytes;
+    give_back_shared(device, bytes);
 }
 
 void* aligned(size_t bytes, size_t alignment) {
@@ -123,7 +130,7 @@ aclError aclrtFree(void* address) {
     std::lock_guard<std::mutex> lock(guard);
     auto found = on_device.find(reinterpret_cast<uintptr_t>(address));
     if (found == on_device.end()) return ACL_ERROR_RT_PARAM_INVALID;
-    used[found->second.device] -= found->second.bytes;
+    give_back(found->second.device, found->second.bytes);
     on_device.erase(found);
     free(address);
     return ACL_SUCCESS;
@@ -190,7 +197,8 @@ aclError aclrtGetMemInfo(aclrtMemAttr, size_t* available, size_t* total) {
     std::lock_guard<std::mutex> lock(guard);
     int device = current_device();
     *total = settings().memory;
-    *available = room(device) - std::min(room(device), used[device]);
+    size_t taken = used[device] + shared_by_others(device);
+    *available = room(device) - std::min(room(device), taken);
     return ACL_SUCCESS;
 }
 
@@ -250,7 +258,7 @@ aclError aclrtMallocPhysical(aclrtDrvMemHandle* handle, size_t bytes, const aclr
 aclError aclrtFreePhysical(aclrtDrvMemHandle handle) {
     std::lock_guard<std::mutex> lock(guard);
     auto* range = reinterpret_cast<Range*>(handle);
-    used[range->device] -= range->bytes;
+    give_back(range->device, range->bytes);
     delete range;
     return ACL_SUCCESS;
 }

@@ -15,14 +15,16 @@ std::string variable(const char* name, const char* otherwise) {
 }
 
 // ASCEND_RT_VISIBLE_DEVICES="2,3" leaves a process the devices it names, numbered from 0.
-int visible_devices() {
+std::vector<int> visible_devices() {
     int all = std::atoi(variable("TUNAN_EMULATE_DEVICES", "1").c_str());
     std::string named = variable("ASCEND_RT_VISIBLE_DEVICES", "");
-    if (named.empty()) return all;
-    int count = 0;
+    std::vector<int> visible;
+    if (named.empty())
+        for (int device = 0; device < all; device++) visible.push_back(device);
     std::istringstream list(named);
-    for (std::string one; std::getline(list, one, ',');) count += std::atoi(one.c_str()) < all;
-    return count;
+    for (std::string one; std::getline(list, one, ',');)
+        if (std::atoi(one.c_str()) < all) visible.push_back(std::atoi(one.c_str()));
+    return visible;
 }
 
 int open_trace() {
@@ -57,6 +59,7 @@ const Settings& settings() {
         variable("TUNAN_EMULATE_SOC", "Ascend910B3"),
         variable("TUNAN_EMULATE_TRACE", ""),
         variable("TUNAN_EMULATE_FAULTS", ""),
+        variable("TUNAN_EMULATE_STATE", ""),
     };
     return read;
 }

@@ -105,7 +105,7 @@ void run_task(const Task& task, int device) {
         task.run();
     } catch (const std::exception& error) {
         std::string text = error.what();
-        report("EZ9999", "The error from device(chipId:" + std::to_string(device) +
+        report("EZ9999", "The error from device(chipId:" + std::to_string(on_machine(device)) +
                              ", dieId:0), there is an aicore error exception, kernel_name=" +
                              (task.name ? task.name : "task") + ": " +
                              text.substr(0, text.find('\n')));

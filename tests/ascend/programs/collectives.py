@@ -69,7 +69,7 @@ def main() -> None:
     ranks = [context.Process(target=run, args=(rank, sys.argv[1], queue)) for rank in range(WORLD)]
     for process in ranks:
         process.start()
-    results = dict(queue.get(timeout=80) for _ in ranks)
+    results = dict(queue.get(timeout=240) for _ in ranks)
     for process in ranks:
         process.join()
     sys.stdout.write(f"RESULT {json.dumps([results[rank] for rank in range(WORLD)])}\n")
