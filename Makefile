@@ -20,7 +20,7 @@ CONVERTED   := $(MODELS)/smollm2-135m-instruct
 # A module at a time in each of two processes: starting an engine leaves half of the cores idle.
 TWO_AT_ONCE := -n 2 --dist loadfile
 
-.PHONY: help setup setup-ascend kernels run stop test test-unit test-engine can-test-ascend can-test-rules test-ascend test-ascend-short test-kernels-native lint format clean
+.PHONY: help setup setup-ascend kernels run stop test test-unit test-engine can-test-ascend can-test-rules can-test-election test-ascend test-ascend-short test-kernels-native lint format clean
 
 help:  ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -53,13 +53,16 @@ run: $(VENV)/.ready $(KERNELS) $(CONVERTED)/tunan.json  ## Convert and serve the
 stop:  ## Stop the server that `make run` left running.
 	scripts/stop_sample.sh
 
-test: can-test-ascend can-test-rules test-unit test-kernels-native test-engine lint test-ascend-short  ## Everything that CI runs.
+test: can-test-ascend can-test-rules can-test-election test-unit test-kernels-native test-engine lint test-ascend-short  ## Everything that CI runs.
 
 can-test-ascend:
 	@python3.11 -c '' 2>/dev/null && command -v g++ >/dev/null || { echo "make test: the Ascend tests need python3.11 and g++; install them, or run: make test-unit test-engine lint" >&2; exit 3; }
 
 can-test-rules:
 	@command -v promtool >/dev/null && command -v prometheus >/dev/null || { echo "make test: the tests of the alerts need prometheus and promtool; install them (apt-get install prometheus)" >&2; exit 3; }
+
+can-test-election:
+	@command -v etcd >/dev/null || { echo "make test: the tests of the election between gateways need etcd; install it (apt-get install etcd-server)" >&2; exit 3; }
 
 test-unit: $(VENV)/.ready-dev $(KERNELS)  ## Tests that need no engine.
 	$(BIN)/pytest -q $(TWO_AT_ONCE) -m "not engine and not ascend"

@@ -9,7 +9,9 @@ every answer are held against it. In bfloat16 another batch gives other tokens n
 or not; so the model runs in float32. `hit`: answers that were under way when the first event
 happened. A stall is the longest gap between two tokens of an answer.
 `back_s` is the time from the first event until every replica is ready again, as the front door's
-/ready tells. Writes benchmarks/results/chaos.json; status 1 if a check does not hold.
+/ready tells; where a gateway is killed, until the first token of a new request (`address_s`: until
+the other gateway answers at all). That scenario needs root, etcd-server, iproute2, iputils-arping.
+Writes benchmarks/results/chaos.json; status 1 if a check does not hold.
 """
 
 import argparse
@@ -25,10 +27,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos_check import broken, judged
+from benchmarks.chaos_check import broken, judged, taken_over
+from benchmarks.chaos_gateways import gateways
 from benchmarks.chaos_scenario import Event, Scenario, read
 from benchmarks.chaos_service import Service, service
-from benchmarks.chaos_streams import Ask, Progress, Received, load, run_load
+from benchmarks.chaos_streams import Ask, Progress, Received, load, run_load, run_persistent
 from benchmarks.machine import describe_machine
 
 RESULTS = Path(__file__).with_name("results") / "chaos.json"
@@ -72,11 +75,18 @@ async def run_all(
     rows = []
     for setup, group in groupby(scenarios, key=lambda one: one.setup):
         with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
-            async with service(setup, model, dtype, Path(scratch)) as running:
+            shared = setup == "gateways"
+            made = (
+                gateways(model, dtype, Path(scratch))
+                if shared
+                else service(setup, model, dtype, Path(scratch))
+            )
+            async with made as running:
                 expected = await undisturbed(running, asks)
                 for scenario in group:
                     row = {"name": scenario.name, "setup": setup}
-                    row |= await run(scenario, running, asks, expected)
+                    one = run_takeover if shared else run
+                    row |= await one(scenario, running, asks, expected)
                     row["load_average"] = round(os.getloadavg()[0], 2)
                     print(json.dumps(row, ensure_ascii=False), flush=True)
                     rows.append(row)
@@ -117,6 +127,22 @@ async def run(
     figures = judged(expected, answers)
     figures["hit"] = sum(one.began < first < one.ended for _, one in answers)
     figures["back_s"] = round(max(0.0, running.last_missing - first), 2)
+    return {**figures, "broken": broken(figures, scenario.most)}
+
+
+async def run_takeover(
+    scenario: Scenario, running: Service, asks: Sequence[Ask], expected: dict[str, Received]
+) -> dict[str, Any]:
+    """As `run`, where it is the gateway that dies: its clients ask again at the same address."""
+    progress = Progress()
+    total = sum(len(one.ids) for one in expected.values())
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+        loaded = tasks.create_task(run_persistent(running.url, asks, progress))
+        killed = await _disturb(scenario.events, running, progress, total)
+        answered = await running.until_answered()
+        clients = await loaded
+    figures = taken_over(expected, clients, killed)
+    figures["address_s"] = round(answered - killed, 2)
     return {**figures, "broken": broken(figures, scenario.most)}
 
 

@@ -1,5 +1,6 @@
 """Holds what the clients of a chaos scenario got against an undisturbed run."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,35 @@ def judged(
         "stall_p99_s": round(quantile(gaps, 0.99), 3),
         "problems": sorted({f"{name}: {one.problem}" for name, one in answers if one.problem}),
     }
+
+
+def taken_over(
+    expected: Mapping[str, Received], clients: Sequence[tuple[str, list[Received]]], killed: float
+) -> dict[str, Any]:
+    """As `judged`, where a gateway was killed (time.perf_counter) and its clients asked again.
+
+    An answer that broke is lost. The tokens compared are those of the whole answers; a stall
+    lasts from the last token of a broken answer to the first of the next. `back_s` is the time
+    from the kill to the first token of a request that was sent after it.
+    """
+    cut = [(name, one) for name, answers in clients for one in answers[:-1]]
+    whole = [(name, answers[-1]) for name, answers in clients]
+    gaps = sorted(max(_gaps(answers), default=0.0) for _, answers in clients)
+    again = [one.times[0] - killed for _, one in whole if one.began > killed]
+    return judged(expected, whole) | {
+        "requests": len(whole) + len(cut),
+        "requests_lost": len(cut),
+        "stall_p50_s": round(quantile(gaps, 0.5), 3),
+        "stall_p99_s": round(quantile(gaps, 0.99), 3),
+        "problems": sorted({f"{name}: {one.problem}" for name, one in cut}),
+        "hit": sum(one.began < killed < one.ended for _, one in (*cut, *whole)),
+        "back_s": round(min(again, default=0.0), 2),
+    }
+
+
+def _gaps(answers: Sequence[Received]) -> list[float]:
+    between = [later.times[0] - sooner.times[-1] for sooner, later in itertools.pairwise(answers)]
+    return [*between, *(one.longest_gap_s for one in answers)]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -33,6 +33,7 @@ class FaultyProxy:
     url: str = ""
     mode: Mode = Mode.PASS
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
+    _serving: set["asyncio.Task[None]"] = field(default_factory=set)
     _well: asyncio.Event = field(default_factory=asyncio.Event)
 
     def cut(self) -> None:
@@ -50,8 +51,23 @@ class FaultyProxy:
         if mode is Mode.ANSWER_500:
             self.cut()
 
+    async def end(self) -> None:
+        """Ends every connection, and returns when none is served any more."""
+        self.become(Mode.PASS)
+        self.cut()
+        await asyncio.gather(*self._serving)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of the gateway."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            await self._serve(reader, writer)
+        finally:
+            self._serving.discard(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.mode is Mode.ANSWER_500:
             with contextlib.suppress(OSError):
                 await reader.read(_PIECE)
@@ -119,5 +135,4 @@ async def faulty_proxy(port: int) -> AsyncIterator[FaultyProxy]:
         yield proxy
     finally:
         server.close()
-        proxy.become(Mode.PASS)
-        proxy.cut()
+        await proxy.end()

@@ -15,7 +15,8 @@ SCENARIOS = Path(__file__).with_name("chaos_scenarios.yaml")
 class Event(Section):
     """Something that happens once a share of the load's tokens has come.
 
-    `kill`: a signal to a process of a replica: `api` answers HTTP, `core` runs the model.
+    `kill`: a signal to a process of a replica: `api` answers HTTP, `core` runs the model,
+    `worker` is one rank of it; or to the `gateway` that holds the shared address.
     `rollout`: `tunan rollout`. The others are of the TCP proxy before a replica of another
     machine: `cut` resets its connections, `black_hole` lets nothing through any more,
     `half_event`, `garbage` and `answer_500` break its answers; a second later it is well again.
@@ -24,20 +25,22 @@ class Event(Section):
     at: float = Field(ge=0, le=1, strict=False)
     do: Literal["kill", "rollout", "cut", "black_hole", "half_event", "garbage", "answer_500"]
     signal: Literal["SIGKILL", "SIGTERM", "SIGSTOP"] = "SIGKILL"
-    process: Literal["api", "core"] = "api"
+    process: Literal["api", "core", "worker", "gateway"] = "api"
     replica: Literal["busiest", "other"] = "busiest"
 
 
 class Scenario(Section):
-    """`setup`: `active` (two active replicas of one `tunan serve`), `standby` (one of each), or
-    `gateway` (`tunan gateway` before a TCP proxy before each of two `tunan serve`).
+    """`setup`: `active` (two active replicas of one `tunan serve`), `two ranks` (the same, of
+    two ranks each, with a small random model), `standby` (one of each), `gateway` (`tunan gateway`
+    before a TCP proxy before each of two `tunan serve`), or `gateways`
+    (two of them in namespaces of their own, with an address that etcd's lease gives to one).
 
     `sustained`: the load goes on until the events are over and all replicas are ready again.
     `most`: the largest value of each figure that still passes.
     """
 
     name: str
-    setup: Literal["active", "standby", "gateway"] = "active"
+    setup: Literal["active", "two ranks", "standby", "gateway", "gateways"] = "active"
     sustained: bool = False
     events: Annotated[tuple[Event, ...], Field(strict=False)] = ()
     most: Limits = Field(default={})

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ POLL_S = 0.05
 UNWELL_S = 1.0  # how long a proxy misbehaves, but a black hole, which lasts until it is noticed
 BLACK_HOLE_S = 6.0
 NOTICED_S = 20.0
+WORKER = b"VLLM::Worker"  # title of a rank's process, where there are several
 
 
 class ServiceError(Exception):
@@ -41,17 +42,26 @@ class Service:
     ports: tuple[int, ...]  # of the `tunan serve` processes
     proxies: Sequence[FaultyProxy] = ()
     folder: Path = field(default_factory=Path)
+    holder: Callable[[], int] | None = None  # pid of the gateway that has the shared address
     last_missing: float = 0.0  # time.perf_counter when a replica was last seen not to be ready
 
-    async def stages(self) -> list[dict[str, Any]]:
+    async def stages(self, patience_s: float = 5) -> list[dict[str, Any]]:
         """The replicas as the front door sees them."""
-        timeout = aiohttp.ClientTimeout(total=5)
+        timeout = aiohttp.ClientTimeout(total=patience_s)
         async with (
             aiohttp.ClientSession(timeout=timeout) as client,
             client.get(f"{self.url}/ready") as answer,
         ):
             replicas: list[dict[str, Any]] = (await answer.json())["replicas"]
             return replicas
+
+    async def until_answered(self) -> float:
+        """When `url` next answers (time.perf_counter)."""
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+                await self.stages(patience_s=POLL_S * 10)
+                return time.perf_counter()
+            await asyncio.sleep(POLL_S)
 
     async def until_whole(self, patience_s: float = PATIENCE_S) -> bool:
         """Returns once every replica is ready; False if that takes longer than `patience_s`."""
@@ -81,6 +91,8 @@ class Service:
         began = time.perf_counter()
         if event.do == "rollout":
             await self._rollout()
+        elif event.process == "gateway" and self.holder:
+            os.kill(self.holder(), signal.Signals[event.signal])
         elif event.do == "kill":
             os.kill(self._process(number, event.process), signal.Signals[event.signal])
             await self._until_missing()
@@ -110,6 +122,8 @@ class Service:
         api: int = running.state["replicas"][number]["pid"]
         if kind == "api":
             return api
+        if kind == "worker":
+            return next(pid for pid in descendants(api) if WORKER in _command(pid))
         return max(descendants(api), key=_resident)
 
     async def _rollout(self) -> None:
@@ -119,6 +133,20 @@ class Service:
         )
         if status := await process.wait():
             raise ServiceError(f"`tunan rollout` ended with {status}")
+
+
+def _model_of_two_ranks(folder: Path) -> Path:
+    """A small random Llama: the sample's nine heads cannot be divided by two."""
+    from tests.models import write_decided_llama  # torch is loaded with it
+
+    return write_decided_llama(folder / "model")
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _resident(pid: int) -> int:
@@ -137,17 +165,19 @@ async def service(setup: str, model: Path, dtype: str, folder: Path) -> AsyncIte
     """
     async with contextlib.AsyncExitStack() as stack:
         if setup == "gateway":
-            ports = (_free_port(), _free_port())
+            ports = (free_port(), free_port())
             for port in ports:
-                stack.enter_context(_serving(model, dtype, folder, port, {"count": 1}))
+                stack.enter_context(serving(model, dtype, folder, port, {"count": 1}))
             proxies = [await stack.enter_async_context(faulty_proxy(port)) for port in ports]
-            door = _free_port()
+            door = free_port()
             stack.enter_context(_gateway(folder, door, [proxy.url for proxy in proxies]))
             found = Service(f"http://127.0.0.1:{door}", ports, proxies, folder)
         else:
-            counts = {"count": 2} if setup == "active" else {"count": 1, "standby": 1}
-            port = _free_port()
-            stack.enter_context(_serving(model, dtype, folder, port, counts))
+            counts = {"count": 1, "standby": 1} if setup == "standby" else {"count": 2}
+            port, ranks = free_port(), 1
+            if setup == "two ranks":
+                model, ranks = await asyncio.to_thread(_model_of_two_ranks, folder), 2
+            stack.enter_context(serving(model, dtype, folder, port, counts, ranks=ranks))
             found = Service(f"http://127.0.0.1:{port}", (port,), (), folder)
         if not await found.until_whole():
             raise ServiceError(f"the service did not get ready; see {folder}/*.log")
@@ -155,36 +185,47 @@ async def service(setup: str, model: Path, dtype: str, folder: Path) -> AsyncIte
 
 
 @contextlib.contextmanager
-def _serving(
-    model: Path, dtype: str, folder: Path, port: int, counts: dict[str, int]
+def serving(
+    model: Path,
+    dtype: str,
+    folder: Path,
+    port: int,
+    counts: dict[str, int],
+    host: str = "127.0.0.1",
+    ranks: int = 1,
 ) -> Iterator[None]:
+    """A `tunan serve` with so many replicas of so many ranks."""
     deployment = {
         "name": f"chaos-{port}",
         "model": {"path": str(model), "served_model_name": "model", "dtype": dtype}
         | {"max_model_len": 1024},
+        "parallel": {"tensor": ranks},
         "memory": {"kv_cache_gib": 0.25},
-        "replicas": {**counts, "restart": {"first_wait_s": 0.1}},
-        "gateway": {"port": port, "resume_sampled": True},
+        "replicas": counts,
+        "gateway": {"host": host, "port": port, "resume_sampled": True},
     }
     path = folder / f"{port}.yaml"
     path.write_text(json.dumps(deployment))  # JSON is YAML
-    yield from _running(["serve", "--config", str(path)], folder, f"serve-{port}")
+    words = [*TUNAN, "serve", "--config", str(path)]
+    with running(words, folder, f"serve-{port}"):
+        yield
 
 
 @contextlib.contextmanager
 def _gateway(folder: Path, port: int, urls: Sequence[str]) -> Iterator[None]:
-    words = ["gateway", "--port", str(port), "--resume-sampled"]
+    words = [*TUNAN, "gateway", "--port", str(port), "--resume-sampled"]
     words += [word for url in urls for word in ("--replica", url)]
-    yield from _running(words, folder, f"gateway-{port}")
-
-
-def _running(words: Sequence[str], folder: Path, name: str) -> Iterator[None]:
-    with (folder / f"{name}.log").open("w") as log:
-        process = subprocess.Popen(
-            [*TUNAN, *words], stdout=log, stderr=log, env=_environment(folder)
-        )
-    try:
+    with running(words, folder, f"gateway-{port}"):
         yield
+
+
+@contextlib.contextmanager
+def running(words: Sequence[str], folder: Path, name: str) -> Iterator[int]:
+    """The pid of a command, which logs to NAME.log; it and all below it are ended afterwards."""
+    with (folder / f"{name}.log").open("w") as log:
+        process = subprocess.Popen(words, stdout=log, stderr=log, env=_environment(folder))
+    try:
+        yield process.pid
     finally:
         below = descendants(process.pid)
         process.terminate()
@@ -200,7 +241,8 @@ def _environment(folder: Path) -> dict[str, str]:
     return os.environ | {"XDG_STATE_HOME": str(folder / "state"), "HF_HUB_OFFLINE": "1"}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

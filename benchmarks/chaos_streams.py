@@ -22,6 +22,7 @@ TOPICS = (
     "a traveller with three meals",
 )
 PATIENCE_S = 180.0
+CONNECT_S, AGAIN_S = 0.5, 0.05  # of a client that asks again
 
 
 @dataclass(frozen=True)
@@ -170,3 +171,27 @@ async def run_load(
 
         await asyncio.gather(*(repeat(ask) for ask in asks))
     return found
+
+
+async def run_persistent(
+    url: str, asks: Sequence[Ask], progress: Progress
+) -> list[tuple[str, list[Received]]]:
+    """Each request's attempts that were answered, all but the last of them cut off.
+
+    A client whose connection broke asks again, on a new one, until it has a whole answer.
+    """
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client:
+
+        async def insist(ask: Ask) -> tuple[str, list[Received]]:
+            answers: list[Received] = []
+            while True:
+                one = await receive(client, url, ask, progress)
+                if one.ids or not one.problem:
+                    answers.append(one)
+                if not one.problem:
+                    return ask.name, answers
+                await asyncio.sleep(AGAIN_S)
+
+        return await asyncio.gather(*(insist(ask) for ask in asks))

@@ -4,8 +4,7 @@
 vLLM is imported before one of them is called.
 """
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than all that is here
 if TYPE_CHECKING:
     from tunan.llm import LLM, SamplingParams
 
@@ -13,7 +12,7 @@ __version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in ("LLM", "SamplingParams"):
         from tunan import llm
 

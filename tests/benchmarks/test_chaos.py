@@ -163,6 +163,21 @@ async def test_the_proxy_cuts_running_answers(engine: FakeEngine) -> None:
     assert 3 <= len(got.ids) < 30
 
 
+async def test_no_connection_is_served_any_more_when_the_proxy_has_ended(
+    engine: FakeEngine,
+) -> None:
+    engine.gap_s = 0.05
+    before = asyncio.all_tasks()
+    progress = Progress()
+    async with ClientSession() as client:
+        async with faulty_proxy(int(engine.url.rsplit(":", 1)[1])) as proxy:
+            running = asyncio.create_task(receive(client, proxy.url, ask(), progress))
+            await progress.reaches(1)
+        left = [task for task in asyncio.all_tasks() - before if "chaos_proxy" in repr(task)]
+        assert left == []
+        assert (await running).problem != ""
+
+
 async def test_a_black_hole_holds_everything_back_until_it_is_over(engine: FakeEngine) -> None:
     engine.gap_s = 0.01
     progress = Progress()

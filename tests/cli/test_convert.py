@@ -3,12 +3,14 @@
 import argparse
 import json
 import os
+import re
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from tests.models import write_llama
+from tunan.checkpoint.manifest import Manifest
 from tunan.cli import convert as verb
 from tunan.cli.main import main
 from tunan.errors import CheckFailedError, UsageError
@@ -186,9 +188,27 @@ def test_the_quality_of_a_small_model_is_measured_unasked(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(source, tmp_path / "out", "--quantize", "w4a8", "--group-size", "64") == 0
-    assert (
-        "tokens of the text shipped with Tunan for measuring: perplexity" in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "tokens of the text shipped with Tunan for measuring: perplexity" in said
+    assert re.search(r"before \([+-]\d+\.\d\d% ± \d+\.\d\d%\)", said)
+
+
+def test_the_quality_is_measured_on_as_many_tokens_as_asked(source: Path, tmp_path: Path) -> None:
+    options = ("--quantize", "w8a8", "--report-tokens", "300")
+    assert run(source, tmp_path / "out", *options) == 0
+    quality = Manifest.read(tmp_path / "out").quality
+    assert quality is not None
+    assert quality.tokens == 298  # two windows, each without its first token
+
+
+def test_a_rotated_checkpoint_says_so(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "own.txt"
+    text.write_text("Its back measures who knows how many thousand li. " * 9)
+    words = ("--quantize", "w8a8", "--method", "fitted", "--rotate", "--calibrate", text)
+    assert run(source, tmp_path / "out", *words, "--no-report") == 0
+    assert "rotated, smoothed, rounded by GPTQ on own.txt" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -202,6 +222,7 @@ def test_the_quality_of_a_small_model_is_measured_unasked(
         (("--quantize", "w8a8", "--target", "ascend310p"), "leave --quantize out"),
         (("--calibrate", "text"), "--calibrate is for an int8 cache and fitted weights"),
         (("--method", "fitted"), "--method is for quantised weights"),
+        (("--quantize", "w8a8", "--rotate"), "--rotate is for fitted weights"),
         (("--kv", "int8"), "not for --target cpu"),
         (("--kv", "int8", "--calibrate", "text"), "text: no such file"),
     ],

@@ -67,6 +67,7 @@ def test_the_log_of_the_run_that_failed_is_found_after_a_restart(
     ("words", "said"),
     [
         (["no-such.log"], "no-such.log: there is no such log"),
+        (["/dev/zero"], "/dev/zero: is a device; give the log's file, or - for standard input"),
         (["."], ".: is a directory"),
         (["-", "x.log"], "takes no other LOG"),
         ([], "name the LOG to read"),
@@ -113,6 +114,7 @@ def test_json_is_json_whatever_the_terminal_s_encoding(
         (gzip.compress(b"RuntimeError: NPU out of memory.\n"), "zcat"),
         ("RuntimeError: NPU out of memory.\n".encode("utf-16"), "iconv"),
     ],
+    ids=["gzip", "utf-16"],  # a name made of the bytes would have the time in it
 )
 def test_what_is_no_text_is_refused_with_what_makes_it_one(
     content: bytes, program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

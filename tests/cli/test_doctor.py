@@ -53,6 +53,26 @@ def test_bundle_and_from_exclude_each_other(
     assert "exclude each other" in capsys.readouterr().err
 
 
+def test_bundles_of_several_machines_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundles = [str(tmp_path / f"{name}.tar.gz") for name in ("n1", "n2")]
+    for bundle in bundles:
+        main(["doctor", "--target", "cpu", "--bundle", bundle])
+    capsys.readouterr()
+    main(["doctor", "--json", "--from", bundles[0], "--from", bundles[1]])
+    result = json.loads(capsys.readouterr().out)
+    assert [machine["name"] for machine in result["machines"]] == bundles
+    assert [(each["id"], each["state"]) for each in result["between"]] == [("same-packages", "ok")]
+
+
+def test_a_bundle_is_not_compared_with_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--from", f"{tmp_path}/a", "--from", f"{tmp_path}/a"]) == 2
+    assert "names a bundle twice" in capsys.readouterr().err
+
+
 def test_neither_torch_nor_vllm_is_imported() -> None:
     code = (
         "import sys; from tunan.cli.main import main; main(['doctor', '--target', 'cpu']);"

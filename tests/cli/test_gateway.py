@@ -31,7 +31,7 @@ async def started(*options: str) -> tuple[asyncio.subprocess.Process, str]:
 
 
 async def ready(client: ClientSession, url: str) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             async with client.get(f"{url}/ready") as answer:
                 state = await answer.json()
@@ -74,6 +74,29 @@ async def test_what_runs_longer_than_the_drain_is_told_why_it_ends() -> None:
         assert await process.wait() == 0
         assert process.stderr is not None
         await process.stderr.read()
+
+
+async def test_replicas_that_come_and_go_and_one_that_is_not_there_are_said_once() -> None:
+    async with fake_engine() as first, fake_engine() as second, ClientSession() as client:
+        nobody = "http://127.0.0.1:1"
+        process, url = await started(*("--replica", first.url, "--replica", second.url),
+                                     "--replica", nobody)  # fmt: skip
+        assert process.stderr is not None
+        said = [(await process.stderr.readline()).decode() for _ in range(3)]
+        assert sorted(said) == [
+            f"tunan: replica-0 is ready: {first.url}\n",
+            f"tunan: replica-1 is ready: {second.url}\n",
+            f"tunan: replica-2 is not ready yet: {nobody}: starting: nothing listens there\n",
+        ]
+        await ready(client, url)
+        first.troubles = [Trouble("reset", 5)]
+        first.healthy = False
+        async with client.post(url + CHAT, json=body_for(CHAT, min_tokens=40)) as answer:
+            assert (await read(answer)).done
+        assert b"replica-0 is lost: " in await process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+        assert await process.stderr.read() == b"tunan: stopped\n"
 
 
 def test_nothing_heavy_is_imported() -> None:

@@ -44,10 +44,13 @@ def test_files_are_written_for_a_deployment(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--target", "ascend310p"], "--target ascend310p: not one of ascend910b, "),
+        (["--target", "ascend910x"], "--target ascend910x: not one of ascend910b, "),
+        (["--target", "ascend910a"], "vllm-ascend has no kernels for it"),
         (["--target", "cpu", "--os", "plan9"], "--os plan9: not one of ubuntu, "),
         (["--target", "cpu", "--machine", "riscv"], "--machine riscv: not one of aarch64, "),
         (["--target", "cpu", "--run", "--write", "x"], "--run and --write exclude each other"),
+        (["--target", "cpu", "--offline", __file__], "not a folder; name one"),
+        (["--target", "cpu", "--write", __file__], "not a folder; name one"),
         (["--target", "cpu", "--config", "x"], "--config is for the files of --write"),
     ],
 )

@@ -103,3 +103,37 @@ def test_a_verb_that_is_not_there_is_one_line(
         main([*filter(None, [verb]), "no-such-verb"])
     (line,) = capsys.readouterr().err.splitlines()
     assert "invalid choice: 'no-such-verb'" in line
+
+
+def test_the_command_line_loads_nothing_that_a_light_verb_does_not_need() -> None:
+    program = (
+        "import sys; from tunan.cli.main import build_parser; build_parser()\n"
+        "print([m for m in ('asyncio', 'ssl', 'torch', 'vllm', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run((sys.executable, "-c", program), capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
+
+
+def test_an_interruption_while_the_program_is_still_loaded_is_one_line() -> None:
+    program = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tunan.cli.top":  # one of the verbs, which are loaded one after the other
+            os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+sys.meta_path.insert(0, Interrupting())
+from tunan.__main__ import run
+sys.exit(run())
+"""
+    done = subprocess.run((sys.executable, "-c", program, "status"), capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"tunan: interrupted\n")
+
+
+def test_the_installed_program_is_the_one_that_can_be_interrupted() -> None:
+    from tomllib import loads
+
+    scripts = loads(Path("pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"tunan": "tunan.__main__:run"}

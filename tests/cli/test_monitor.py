@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.ascend.fakebin.machine import a2
+from tests.telemetry.fake_pages import fake_pages
 from tunan.cli.main import main
 
 FAKEBIN = Path(__file__).parents[1] / "ascend/fakebin"
@@ -32,11 +33,11 @@ def test_it_serves_what_npu_smi_tells_until_it_is_stopped(
         line = process.stderr.readline()
         match = re.fullmatch(r"monitor: (http://127\.0\.0\.1:\d+/metrics), 4 NPUs\n", line)
         assert match, line
-        with urllib.request.urlopen(match[1], timeout=30) as answer:
+        with urllib.request.urlopen(match[1], timeout=60) as answer:
             text = answer.read().decode()
         assert len(re.findall(r"(?m)^npu_utilization\{", text)) == 4
         process.send_signal(ending)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr.read() == ""
 
 
@@ -83,3 +84,54 @@ def test_a_wrong_number_is_status_2(
     with pytest.raises(SystemExit, match="2"):
         main(["monitor", f"{option}={value}"])
     assert f"argument {option}: must be a number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("by", ["option", "file"])
+def test_it_shows_the_metrics_of_others_beside_its_own(by: str, tmp_path: Path) -> None:
+    with fake_pages() as there:
+        there.show("# TYPE vllm:x gauge\nvllm:x 1\n")
+        host, port = there.instance.split(":")
+        file = tmp_path / "deploy.yaml"
+        file.write_text(f"model: {{path: /m}}\ngateway: {{host: {host}, port: {port}}}\n")
+        options = ["--scrape", there.url] if by == "option" else ["--config", str(file)]
+        command = [sys.executable, "-m", "tunan", "monitor", "--port", "0", *options]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr
+            line = process.stderr.readline()
+            found = re.search(r"http://127\.0\.0\.1:\d+/metrics", line)
+            assert found, line
+            assert line.endswith(f", with {there.instance}\n")
+            with urllib.request.urlopen(found[0], timeout=60) as answer:
+                text = answer.read().decode()
+            assert f'vllm:x{{instance="{there.instance}"}} 1.0\n' in text
+            assert "tunan_host_load1 " in text
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+            assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--scrape", "host:8080"), "argument --scrape: must be http://HOST:PORT"),
+        (("--scrape", "http://a:b@c"), "argument --scrape: must have no user, password"),
+        (("--no-scrape", "--scrape", "http://a"), "not allowed with argument --no-scrape"),
+    ],
+)
+def test_a_page_that_cannot_be_asked_is_status_2(
+    options: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["monitor", *options])
+    assert line in capsys.readouterr().err
+
+
+def test_no_scrape_shows_nobody_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "deploy.yaml"
+    file.write_text("model: {path: /m}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "tunan", "monitor", "--port", "0", "--config", str(file)]
+    with subprocess.Popen([*command, "--no-scrape"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        assert ", with " not in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0

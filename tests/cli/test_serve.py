@@ -309,7 +309,9 @@ def test_engine_flags_after_another_verb_are_refused(capsys: pytest.CaptureFixtu
 
 def test_serving_to_the_network_without_keys_warns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "/no/such/model", "--host", "0.0.0.0"]) == 2
-    assert "without API keys" in capsys.readouterr().err
+    assert "without API keys: ANYONE who reaches port 8080 can" in capsys.readouterr().err
+    assert main(["serve", "/no/such/model", "--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "ANYONE who reaches the port that it takes can" in capsys.readouterr().err
 
 
 def test_the_supervisor_imports_neither_torch_nor_vllm() -> None:

@@ -44,7 +44,7 @@ async def test_waiting_shows_each_stage_once_and_ends_when_ready(
     loading = {"ready": False, "stage": "loading", "detail": "loading 1/2 blocks"}
     states = (loading, loading, {"ready": True, "stage": "ready"})
     async with server(*states) as url, aiohttp.ClientSession() as session:
-        await wait_until_ready(session, url, 30)
+        await wait_until_ready(session, url, 120)
     assert capsys.readouterr().err == "loading 1/2 blocks\n"
 
 
@@ -52,7 +52,7 @@ async def test_a_failed_engine_ends_the_wait_with_its_error() -> None:
     failed = {"ready": False, "stage": "failed", "detail": "failed: out of memory"}
     async with server(failed) as url, aiohttp.ClientSession() as session:
         with pytest.raises(OutsideError, match="out of memory"):
-            await wait_until_ready(session, url, 30)
+            await wait_until_ready(session, url, 120)
 
 
 async def test_waiting_gives_up_after_the_seconds_asked_for() -> None:
@@ -60,15 +60,15 @@ async def test_waiting_gives_up_after_the_seconds_asked_for() -> None:
         server({"ready": False, "stage": "starting", "detail": "starting"}) as url,
         aiohttp.ClientSession() as session,
     ):
-        with pytest.raises(OutsideError, match=r"not ready after 0\.3 s: starting"):
-            await wait_until_ready(session, url, 0.3)
+        with pytest.raises(OutsideError, match="not ready after 3 s: starting"):
+            await wait_until_ready(session, url, 3)
 
 
 async def test_a_server_that_goes_away_while_waiting_is_noticed() -> None:
     starting, asked = {"ready": False, "stage": "starting"}, asyncio.Event()
     async with aiohttp.ClientSession() as session:
         async with server(starting, asked=asked) as url:
-            waiting = asyncio.create_task(wait_until_ready(session, url, 30))
+            waiting = asyncio.create_task(wait_until_ready(session, url, 120))
             await asked.wait()
         with pytest.raises(OutsideError, match="stopped"):
             await waiting

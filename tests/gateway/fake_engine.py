@@ -56,6 +56,7 @@ class FakeEngine:
     salt: str = ""  # another salt is another model
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    stalled: asyncio.Event = field(default_factory=asyncio.Event)
     metrics: Callable[[], str] = lambda: '# TYPE vllm:x gauge\nvllm:x{a="b"} 1.0\nvllm:y 2.0\n'
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -134,6 +135,7 @@ class FakeEngine:
         self, request: web.BaseRequest, response: web.StreamResponse, event: bytes, kind: str
     ) -> None:
         if kind == "stall":
+            self.stalled.set()
             await self.go_on.wait()
             return
         if kind == "broken framing":
@@ -320,16 +322,16 @@ def _abort(request: web.BaseRequest) -> None:
 
 
 @contextlib.asynccontextmanager
-async def fake_engine(port: int = 0) -> AsyncIterator[FakeEngine]:
-    """A running one on a TCP port of 127.0.0.1."""
+async def fake_engine(port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[FakeEngine]:
+    """A running one on a TCP port."""
     engine = FakeEngine()
     runner = web.ServerRunner(
         web.Server(engine.handle, handler_cancellation=True), shutdown_timeout=0.1
     )
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True)
+    site = web.TCPSite(runner, host, port, reuse_address=True)
     await site.start()
-    host, bound = runner.addresses[0][:2]
+    bound = runner.addresses[0][1]
     engine.url = f"http://{host}:{bound}"
     try:
         yield engine

@@ -1,5 +1,6 @@
 """A front door before several fake engines, and what a client reads through it."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -38,6 +39,15 @@ class Fleet:
         """A streamed request through the front door, read to its end."""
         async with self.client.post((url or self.url) + path, json=body) as answer:
             return await read(answer)
+
+    async def until_shown(self, line: str) -> None:
+        """Returns when `line` stands in the gateway's metrics."""
+        async with asyncio.timeout(60):
+            while True:
+                async with self.client.get(f"{self.url}/metrics") as answer:
+                    if line in (await answer.text()).splitlines():
+                        return
+                await asyncio.sleep(0.01)
 
 
 @dataclass

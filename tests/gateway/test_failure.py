@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import resource
 import socket
@@ -212,6 +213,49 @@ async def test_an_answer_that_is_not_streamed_may_take_longer_than_the_first_tok
         assert door.engines[1].requests == []
 
 
+@pytest.mark.parametrize("works", [True, False])
+async def test_an_engine_is_lost_under_a_silent_answer_only_if_its_counters_stand_still(
+    works: bool,
+) -> None:
+    async with fleet(**QUICK, first_token_s=0.5) as door:
+        lost: list[str] = []
+        door.replicas[0].on_lost.append(lambda _, reason: lost.append(reason))
+        told = itertools.count()
+        door.engines[0].metrics = lambda: (
+            f'vllm:generation_tokens_total{{a="b"}} {next(told) if works else 7}\n'
+        )
+        door.engines[0].troubles = [Trouble("stall")]
+        asked = asyncio.create_task(door.ask(CHAT, body_for(CHAT) | {"stream": False}))
+        if not works:
+            assert (await asked).status == 200
+            assert lost == ["its engine stands still"]
+            assert len(door.engines[1].requests) == 1
+            return
+        await asyncio.sleep(2)
+        assert lost == []
+        door.engines[0].go_on.set()
+        assert (await asked).status == 200
+        assert door.engines[1].requests == []
+
+
+async def test_a_replica_whose_process_is_stopped_is_lost_though_nothing_is_silent_yet() -> None:
+    async with fleet(probe_interval_s=60) as door:
+        door.replicas[0].freeze("its process was stopped", 0)
+        await until(lambda: door.replicas[0].stage is Stage.DOWN)
+        assert door.replicas[0].problem == "its process was stopped"
+
+
+async def test_replicas_that_are_taken_away_as_planned_do_not_count_as_dead() -> None:
+    async with fleet(2, max_losses=1, probe_interval_s=60) as door:
+        body = body_for(CHAT)
+        whole = await undisturbed(door, CHAT, body)
+        door.engines[0].troubles = [Trouble("stall", 6)]
+        asked = asyncio.create_task(door.ask(CHAT, body))
+        await until(lambda: door.replicas[0].heard_at > 0 and door.replicas[0].in_flight == 1)
+        door.replicas[0].lose("it is being restarted", planned=True)
+        same(await asked, whole)
+
+
 async def test_a_parser_that_keeps_a_tool_call_back_is_no_stall() -> None:
     async with fleet(**QUICK) as door:
         lost: list[str] = []
@@ -250,7 +294,7 @@ async def test_a_long_answer_that_moves_owes_what_is_read_again(
     async with fleet(stall_s=60) as door:
         for engine in door.engines:
             engine.eos = False
-        door.engines[0].troubles = [Trouble("reset", 38)]
+        door.engines[0].troubles = [Trouble("error event", 38)]
         door.engines[1].troubles = [Trouble("stall", 0)]
         body = {key: value for key, value in body_for(CHAT).items() if key != "max_tokens"}
         asked = asyncio.create_task(door.ask(CHAT, body))

@@ -52,6 +52,33 @@ async def test_a_replica_that_answers_probes_may_read_prompts() -> None:
         assert health.late(replica, answers=True) >= 1
 
 
+async def test_a_stopped_replica_is_lost_at_once_and_the_only_one_later() -> None:
+    with silent(0) as (health, replica):
+        now = asyncio.get_running_loop().time()
+        assert not health.frozen(replica)
+        replica.freeze("its process was stopped", now - 1)
+        assert health.frozen(replica)
+        health._pool.replicas[1].lose("test")
+        assert not health.frozen(replica)
+        replica.freeze("its process was stopped", now - 121)
+        assert health.frozen(replica)
+
+
+async def test_an_answer_that_is_not_streamed_has_the_time_of_a_first_token_after_a_sign() -> None:
+    with silent(0) as (health, replica):
+        now = asyncio.get_running_loop().time()
+        (answer,) = replica.answers
+        answer.steady, answer.waiting_since = False, now - 500
+        assert health.late(replica, answers=False) == 0
+        assert health.idle(replica) > 1
+        replica.worked_at = now - 100
+        assert health.idle(replica) < 1
+        replica.worked_at = now - 130
+        assert health.idle(replica) > 1
+        answer.by_model = False  # it takes no model
+        assert health.idle(replica) == 0
+
+
 async def test_the_only_replica_has_the_time_of_a_first_token() -> None:
     with silent(60) as (health, replica):
         health._pool.replicas[1].lose("test")

@@ -1,6 +1,8 @@
 """API keys."""
 
 import hashlib
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,18 @@ def test_a_bad_file_is_refused_without_quoting_a_key(
 def test_a_missing_file_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the API keys"):
         ApiKeys.read(tmp_path / "none")
+
+
+def test_a_file_without_an_end_is_refused() -> None:
+    with pytest.raises(UsageError, match="/dev/zero: larger than 1 MiB, so not a file of API keys"):
+        ApiKeys.read(Path("/dev/zero"))
+
+
+def test_keys_may_come_from_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "keys"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(f"{PLAIN}\n"))
+    writer.start()
+    keys = ApiKeys.read(pipe)
+    writer.join()
+    assert keys.open_for(f"Bearer {PLAIN}".encode())

@@ -78,11 +78,11 @@ def test_losing_a_replica_cuts_what_runs_on_it_and_tells_once() -> None:
     lost = replica(0)
     told: list[str] = []
     lost.on_lost.append(lambda _, reason: told.append(reason))
-    cut: list[str] = []
-    with lost.answering(5, cut.append):
+    cut: list[tuple[str, bool]] = []
+    with lost.answering(5, lambda reason, planned: cut.append((reason, planned))):
         lost.lose("reset")
-        lost.lose("again")
-    assert (cut, told) == (["reset"], ["reset"])
+        lost.lose("again", planned=True)
+    assert (cut, told) == ([("reset", False)], ["reset"])
     assert lost.describe() == "down: reset"
     lost.move(Stage.STARTING)
     lost.move(Stage.READY)

@@ -30,7 +30,7 @@ async def test_a_full_queue_is_429_with_retry_after() -> None:
         running = asyncio.create_task(door.ask(CHAT, body_for(CHAT)))
         await until(lambda: door.replicas[0].in_flight == 1)
         waiting = asyncio.create_task(door.ask(CHAT, body_for(CHAT)))
-        await asyncio.sleep(0.2)
+        await door.until_shown("tunan_gateway_queue_length 1.0")
         async with door.client.post(door.url + CHAT, json=body_for(CHAT)) as answer:
             assert answer.status == 429
             assert answer.headers["retry-after"]
@@ -53,15 +53,21 @@ async def test_who_waits_too_long_is_told_503() -> None:
             await running
 
 
-async def test_a_request_past_its_deadline_is_ended() -> None:
+async def test_a_request_past_its_deadline_is_504() -> None:
     async with fleet(1, request_timeout_s=0.3) as door:
-        door.engines[0].troubles = [Trouble("stall", 0), Trouble("stall", 3)]
+        door.engines[0].troubles = [Trouble("stall", 0)]
         told = await door.ask(CHAT, body_for(CHAT))
         assert told.status == 504
+        await asyncio.wait_for(door.replicas[0].empty(), 60)
+
+
+async def test_a_stream_past_its_deadline_is_ended() -> None:
+    async with fleet(1, request_timeout_s=3) as door:  # enough for three events
+        door.engines[0].troubles = [Trouble("stall", 3)]
         told = await door.ask(CHAT, body_for(CHAT))
         assert told.error["type"] == "request_timeout"
         assert not told.complete
-        await asyncio.wait_for(door.replicas[0].empty(), 5)
+        await asyncio.wait_for(door.replicas[0].empty(), 60)
 
 
 def test_a_key_may_make_so_many_requests_a_minute() -> None:

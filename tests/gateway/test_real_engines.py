@@ -128,7 +128,7 @@ def kill(served: Served) -> None:
 
 def get(address: str, path: str) -> str:
     host, port = address.removeprefix("http://").split(":")
-    with contextlib.closing(HTTPConnection(host, int(port), timeout=10)) as connection:
+    with contextlib.closing(HTTPConnection(host, int(port), timeout=60)) as connection:
         connection.request("GET", path)
         return connection.getresponse().read().decode()
 

@@ -128,6 +128,30 @@ async def test_a_stream_survives_several_losses() -> None:
         assert sum(len(engine.requests) for engine in door.engines) >= 5
 
 
+async def test_a_stream_whose_connection_broke_goes_on_where_its_cache_is_but_only_once() -> None:
+    async with fleet() as door:
+        body = body_for(CHAT, 5, **USAGE, min_tokens=39)
+        whole = await undisturbed(door, CHAT, body)
+        for breaks, asked in ((1, [2, 0]), (2, [2, 1])):
+            for engine in door.engines:
+                engine.requests.clear()
+            door.engines[0].troubles = [Trouble("reset", 4)] * breaks
+            same(await door.ask(CHAT, body), whole)
+            assert [len(engine.requests) for engine in door.engines] == asked
+
+
+async def test_a_stream_does_not_go_back_to_a_replica_that_does_not_answer_its_probe() -> None:
+    async with fleet() as door:
+        body = body_for(CHAT, 5, **USAGE, min_tokens=39)
+        whole = await undisturbed(door, CHAT, body)
+        for engine in door.engines:
+            engine.requests.clear()
+        door.engines[0].troubles = [Trouble("reset", 4)]
+        door.engines[0].healthy = False
+        same(await door.ask(CHAT, body), whole)
+        assert [len(engine.requests) for engine in door.engines] == [1, 1]
+
+
 async def test_a_stream_that_every_replica_dies_of_is_ended_before_it_has_killed_them_all() -> None:
     async with fleet(3, max_losses=3) as door:
         for engine in door.engines:
@@ -222,7 +246,8 @@ async def test_the_end_alone_needs_no_replica() -> None:
         whole = await door.ask(CHAT, body)
         door.engines[0].troubles = [Trouble("stall", len(whole.events) - 1)]
         asked = asyncio.create_task(door.ask(CHAT, body))
-        await asyncio.sleep(0.5)
+        await asyncio.wait_for(door.engines[0].stalled.wait(), 60)
+        await asyncio.sleep(0.5)  # for what it wrote to be read
         assert door.replicas[0].in_flight == 1
         door.replicas[0].lose("test")
         told = await asked
@@ -234,7 +259,7 @@ async def test_the_continuation_asks_for_what_is_left() -> None:
     async with fleet() as door:
         body = body_for(CHAT, min_tokens=30, top_p=0.5, user="u", seed=3)
         whole = await undisturbed(door, CHAT, body | {"return_token_ids": True})
-        door.engines[0].troubles = [Trouble("reset", 11)]
+        door.engines[0].troubles = [Trouble("error event", 11)]
         await door.ask(CHAT, body)
         path, asked = door.engines[1].requests[0]
         kept = len(asked["prompt"]) - len(whole.events[0]["prompt_token_ids"])
@@ -261,7 +286,7 @@ async def test_other_tokens_of_another_model_are_an_error_not_an_answer() -> Non
             engine.tokens_an_event = 3
         door.engines[1].salt = "another"
         body = body_for(CHAT, min_tokens=39)
-        door.engines[0].troubles = [Trouble("reset", 5)]
+        door.engines[0].troubles = [Trouble("error event", 5)]
         told = await door.ask(CHAT, body)
         assert "generated other tokens" in told.error["message"]
         assert not told.done
@@ -339,7 +364,7 @@ async def test_with_our_sampler_sampled_streams_resume_with_their_seed() -> None
                 engine.requests.clear()
             body = body_for(CHAT, min_tokens=30, **more)
             whole = await undisturbed(door, CHAT, body)
-            door.engines[0].troubles = [Trouble("reset", 9)]
+            door.engines[0].troubles = [Trouble("error event", 9)]
             same(await door.ask(CHAT, body), whole)
             first = door.engines[0].requests[0][1]
             second = door.engines[1].requests[0][1]

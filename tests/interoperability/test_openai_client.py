@@ -118,5 +118,5 @@ def test_curl_streams_to_done(served: Served) -> None:
     body = {"model": served.model, "prompt": "the wind", "max_tokens": 5, "stream": True}
     command = ["curl", "-sS", "-N", "--fail", f"{served.url}/v1/completions"]
     command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.rstrip().endswith("data: [DONE]")

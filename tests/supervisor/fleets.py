@@ -21,7 +21,7 @@ from tunan.supervisor.report import Report
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 SOON = {"first_wait_s": 0.05, "longest_wait_s": 0.2}
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 class FakeReport(Report):

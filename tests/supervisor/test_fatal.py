@@ -13,7 +13,7 @@ from tunan.supervisor.fatal import FATAL_LINES, POLL_S, until_fatal
 async def test_each_of_vllms_last_words_is_heard(tmp_path: Path, line: str) -> None:
     log = tmp_path / "engine.log"
     log.write_text(f"(EngineCore pid=1) ERROR 11-30 21:25:27 [core.py:1197] {line}\n")
-    await asyncio.wait_for(until_fatal(log), 10)
+    await asyncio.wait_for(until_fatal(log), 60)
 
 
 def test_they_are_in_vllms_sources() -> None:
@@ -35,14 +35,14 @@ async def test_a_line_that_is_written_in_two_parts_is_heard(tmp_path: Path) -> N
     assert not heard.done()
     with log.open("a") as file:
         file.write("to start.\n")
-    await asyncio.wait_for(heard, 10)
+    await asyncio.wait_for(heard, 60)
 
 
 @pytest.mark.parametrize("error", ["error code is 507054", "error code:507010"])
 async def test_a_device_that_failed_in_any_rank_is_heard(tmp_path: Path, error: str) -> None:
     log = tmp_path / "engine.log"
     log.write_text(f"(Worker_TP1 pid=1) ERROR 11-30 21:25:27 [x.py:1] RuntimeError: a, {error}\n")
-    await asyncio.wait_for(until_fatal(log), 10)
+    await asyncio.wait_for(until_fatal(log), 60)
 
 
 async def test_an_exception_of_one_call_to_a_worker_is_not_the_end(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def test_each_remedy_is_tried_once_and_then_the_service_ends(folder: Path)
     fleet = FakeFleet(folder)
     fleet.behave(0, f"fail {OUT_OF_MEMORY}")
     with pytest.raises(OutsideError, match=r"NPU out of memory.*it failed 2 times in a row"):
-        await asyncio.wait_for(fleet.run(), 20)
+        await asyncio.wait_for(fleet.run(), 120)
     assert len(fleet.report.named("remedy")) == 1
     assert fleet.lives[0].starts == 2
 
@@ -70,7 +70,7 @@ async def test_where_it_is_switched_off_a_first_start_that_fails_ends_the_servic
     fleet = FakeFleet(folder, restart=restart)
     fleet.behave(0, f"crowd {OUT_OF_MEMORY}")
     with pytest.raises(OutsideError, match="NPU out of memory"):
-        await asyncio.wait_for(fleet.run(), 20)
+        await asyncio.wait_for(fleet.run(), 120)
     assert fleet.report.named("remedy") == []
     assert fleet.lives[0].starts == 1
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ async def test_the_end_of_a_descendant_is_noticed(tmp_path: Path) -> None:
     assert sorted([engine.pid, child]) == sorted(pids)
     engine.watch_descendants()
     os.kill(child, signal.SIGKILL)
-    assert f"(pid {child})" in (await asyncio.wait_for(engine.died(), 10)).process
+    assert f"(pid {child})" in (await asyncio.wait_for(engine.died(), 60)).process
     await engine.kill()
 
 
@@ -61,8 +62,9 @@ async def test_what_goes_down_with_the_process_itself_is_not_taken_for_the_cause
     engine.watch_descendants()
     for pid in (child, engine.pid):
         os.kill(pid, signal.SIGKILL)
-    time.sleep(0.3)  # noqa: ASYNC251  # both are gone before the loop looks
-    assert f"(pid {engine.pid})" in (await asyncio.wait_for(engine.died(), 10)).process
+    while running(child) or running(engine.pid):  # both are gone before the loop looks
+        time.sleep(0.01)  # noqa: ASYNC251
+    assert f"(pid {engine.pid})" in (await asyncio.wait_for(engine.died(), 60)).process
     await engine.kill()
 
 
@@ -89,10 +91,29 @@ async def test_a_helper_program_may_end(tmp_path: Path) -> None:
     await engine.kill()
 
 
+async def test_a_stopped_descendant_is_named_until_it_goes_on(tmp_path: Path) -> None:
+    engine, _ = await start(tmp_path)
+    (child,) = descendants(engine.pid)
+    engine.watch_descendants()
+    assert engine.stopped() == ""
+    os.kill(child, signal.SIGSTOP)
+    await until(lambda: engine.stopped() != "")
+    assert f"(pid {child}) was stopped by a signal" in engine.stopped()
+    os.kill(child, signal.SIGCONT)
+    await until(lambda: engine.stopped() == "")
+    await engine.kill()
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not what():  # noqa: ASYNC110  # another process
+            await asyncio.sleep(0.01)
+
+
 async def test_the_end_of_the_process_itself_is_noticed(tmp_path: Path) -> None:
     engine, _ = await start(tmp_path)
     os.kill(engine.pid, signal.SIGKILL)
-    ending = await asyncio.wait_for(engine.died(), 10)
+    ending = await asyncio.wait_for(engine.died(), 60)
     assert "the API server process" in ending.describe()
     assert await engine.exit_status(5) == -signal.SIGKILL
     await engine.kill()
@@ -103,7 +124,7 @@ async def test_a_signal_that_kills_the_process_itself_is_named(tmp_path: Path) -
         (folder := tmp_path / str(number)).mkdir()
         engine, _ = await start(folder)
         os.kill(engine.pid, signal.SIGKILL)
-        assert (await asyncio.wait_for(engine.died(), 10)).killed
+        assert (await asyncio.wait_for(engine.died(), 60)).killed
         await engine.kill()
 
 

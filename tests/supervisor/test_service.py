@@ -97,7 +97,7 @@ def test_a_client_that_goes_away_frees_the_engine(ready: Served) -> None:
     chunks = ready.stream(400)
     next(chunks)
     chunks.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while _running_requests(ready) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert _running_requests(ready) == 0

@@ -22,7 +22,7 @@ from tunan.supervisor.control import CONTROL_SOCKET
 from tunan.supervisor.directories import Directories
 from tunan.supervisor.service import Options, _serve
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """`tunan chat`: asks a running server, once or in a conversation, and streams the answer."""
 
 import argparse
-import asyncio
 import json
 import os
 import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from tunan.cli.waiting import wait_until_ready
 from tunan.errors import OutsideError, UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +49,8 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Asks once if there is a prompt or a pipe, otherwise talks until Ctrl-D."""
+    import asyncio
+
     for stream in (sys.stdout, sys.stdin):
         if hasattr(stream, "reconfigure"):  # whatever the locale says, models speak UTF-8
             stream.reconfigure(encoding="utf-8", errors="replace")
@@ -76,6 +76,8 @@ async def _chat(args: argparse.Namespace, prompt: str) -> int:
     try:
         async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
             if args.wait is not None:
+                from tunan.cli.waiting import wait_until_ready
+
                 await wait_until_ready(session, args.url, args.wait)
             model = args.model or await _first_model(session, args.url)
             options = _options(args, model)
@@ -140,6 +142,8 @@ async def _checked(answer: Any) -> Any:
 async def _converse(
     session: "ClientSession", args: argparse.Namespace, options: dict[str, Any], messages: Messages
 ) -> None:
+    import asyncio
+
     print(f"{options['model']} at {args.url}; Ctrl-D ends", file=sys.stderr)  # noqa: T201
     while True:
         try:

@@ -160,6 +160,7 @@ def _options(args: argparse.Namespace) -> "ConvertOptions":
         "precision": PRECISIONS[args.dtype],
         "quantisation": quantisation_of(args),
         "calibration": calibration_of(args),
+        "report_tokens": args.report_tokens,
         "target": args.target,
         "tensor_parallel": args.tensor_parallel_size,
         "max_batch_size": args.max_batch_size,

@@ -70,6 +70,8 @@ def _diagnosed(names: list[str]) -> "Diagnosis":
             raise UsageError(f"{log}: is a directory; give the logs in it")
         if not log.exists():
             raise UsageError(f"{log}: there is no such log")
+        if log.is_char_device() or log.is_block_device():
+            raise UsageError(f"{log}: is a device; give the log's file, or - for standard input")
     return diagnose(logs)
 
 

@@ -1,6 +1,7 @@
 """`tunan gateway`: the front door alone, before engines that were started elsewhere."""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,17 @@ def register(subparsers: Any) -> None:
         action=argparse.BooleanOptionalAction,
         help="the replicas run Tunan's sampler: sampled streams too (default: no)",
     )
+    parser.add_argument(
+        "--etcd",
+        action="append",
+        metavar="URL",
+        help="member of the etcd that elects the holder of a shared address; repeatable",
+    )
+    parser.add_argument(
+        "--etcd-hook",
+        metavar="COMMAND",
+        help="run with `acquire` or `release` after it to move that address",
+    )
     add_common_options(parser, as_json=False)
     parser.set_defaults(run=run)
 
@@ -77,6 +89,7 @@ def deployment_of(args: argparse.Namespace) -> "Deployment":
             "shutdown_timeout_s": args.shutdown_timeout,
             "resume": args.resume,
             "resume_sampled": args.resume_sampled,
+            "etcd": {"endpoints": args.etcd, "hook": _words(args.etcd_hook)},
         }
     }
     engines = [{"url": url} for url in args.replica]
@@ -87,3 +100,11 @@ def deployment_of(args: argparse.Namespace) -> "Deployment":
         return load_deployment(args.config, options)
     # There is no model here; what it is called is the engines' affair.
     return deployment_from({"model": {"path": "."}, **without_unset(options)}, "command line")
+
+
+def _words(command: str | None) -> list[str] | None:
+    """As a shell would part it; none reads it."""
+    try:
+        return None if command is None else shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--etcd-hook: {error}") from None

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tunan.cli.counts import positive
+
 if TYPE_CHECKING:
     from tunan.checkpoint.convert import ConvertOptions
     from tunan.checkpoint.manifest import Manifest, Quality, Quantization
@@ -47,6 +49,12 @@ def add_quantisation_options(parser: argparse.ArgumentParser) -> None:
         "activations, round by GPTQ; Llama's and Qwen2's kind only",
     )
     parser.add_argument(
+        "--rotate",
+        action="store_true",
+        help="with --method fitted: turn the model first, which spreads outliers; embedding and "
+        "head are two tensors afterwards",
+    )
+    parser.add_argument(
         "--kv",
         choices=("int8",),
         help="int8 key/value cache of Ascend (C8); runs the model here to find its scales",
@@ -62,6 +70,12 @@ def add_quantisation_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="run the model before and after quantising; default: up to 2 billion weights",
     )
+    parser.add_argument(
+        "--report-tokens",
+        type=positive,
+        metavar="N",
+        help="tokens of the shipped text that the report is made on; default: 2048",
+    )
 
 
 def quantisation_of(args: argparse.Namespace) -> "Quantisation | None":
@@ -69,6 +83,8 @@ def quantisation_of(args: argparse.Namespace) -> "Quantisation | None":
     from tunan.checkpoint.quantize.scheme import QUANTISATIONS as KNOWN
     from tunan.errors import UsageError
 
+    if args.rotate and args.method != "fitted":
+        raise UsageError("--rotate is for fitted weights; give --method fitted too")
     if args.quantize is None:
         given_flags = (
             ("--clipping", args.clipping),
@@ -141,8 +157,8 @@ def fit_weights(
         f"tunan: running the model on {text.name} to smooth and round its weights; this takes "
         f"{bytes_needed(source.tensors) / 1e9:.1f} GB of memory"
     )
-    found = fit(source, chosen.weights, text)
-    quantisation = dataclasses.replace(chosen, fitted_on=text.name)
+    found = fit(source, chosen.weights, text, rotate=args.rotate)
+    quantisation = dataclasses.replace(chosen, fitted_on=text.name, rotated=args.rotate)
     return found, dataclasses.replace(
         options, quantisation=quantisation, integers=found.fitted.integers
     )
@@ -168,9 +184,11 @@ def _weights(quantization: "Quantization") -> Iterator[str]:
 
 
 def _quality(quality: "Quality") -> str:
+    error = quality.standard_error
+    give = "" if error is None else f" \u00b1 {error:.2%}"
     return (
         f"on {quality.tokens} tokens of {quality.text}: perplexity {quality.perplexity:.3f}, "
-        f"{quality.perplexity_before:.3f} before ({quality.perplexity_increase:+.2%}); "
+        f"{quality.perplexity_before:.3f} before ({quality.perplexity_increase:+.2%}{give}); "
         f"KL divergence {quality.kl_divergence:.4f}; "
         f"same likeliest token {quality.greedy_agreement:.1%}"
     )

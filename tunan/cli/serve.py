@@ -87,7 +87,6 @@ def _run(args: argparse.Namespace) -> int:
     from tunan.config import refuse_unavailable
     from tunan.supervisor.feasibility import refuse_impossible
     from tunan.supervisor.print_command import print_command
-    from tunan.supervisor.service import Options, serve
 
     if args.node is not None and not args.print_command:
         raise UsageError("--node goes with --print-command")
@@ -105,6 +104,9 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if here and target != "cpu":
         require(target, deployment.parallel, emulated, replicas=here)
+    # Not before: printing does without the gateway and its client.
+    from tunan.supervisor.service import Options, serve
+
     _refuse_several_machines(deployment)
     warn_if_open(deployment)
     options = Options(target, emulated, verbose=args.verbose, as_json=args.json)
@@ -170,9 +172,10 @@ def warn_if_open(deployment: "Deployment") -> None:
     """Says what anyone who reaches the port could do."""
     gateway = deployment.gateway
     if gateway.api_keys_file is None and not _is_loopback(gateway.host):
+        port = f"port {gateway.port}" if gateway.port else "the port that it takes"
         warn(
-            f"listening on {gateway.host} without API keys: ANYONE who reaches port "
-            f"{gateway.port} can use the model; set gateway.api_keys_file"
+            f"listening on {gateway.host} without API keys: ANYONE who reaches {port} "
+            "can use the model; set gateway.api_keys_file"
         )
     if deployment.model.trust_remote_code:
         warn("model.trust_remote_code runs the Python code that lies in the checkpoint")

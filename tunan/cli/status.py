@@ -48,7 +48,16 @@ def shown(state: dict[str, Any]) -> str:
     ready = "ready" if state["ready"] else "not ready"
     rollout = ", rollout going on" if state["rollout"] else ""
     head = f"{state['name']}: {state['model']} at {state['address']}, {ready}{rollout}"
+    head += _holder(state.get("shared_address"))
     return f"{head}\n{render(COLUMNS, [_row(replica) for replica in state['replicas']])}"
+
+
+def _holder(shared: dict[str, Any] | None) -> str:
+    """A line on the address that several gateways share, if they do."""
+    if shared is None:
+        return ""
+    here = " (this gateway)" if shared["holding"] else ""
+    return f"\nshared address: held by {shared['holder'] or 'nobody that is known'}{here}"
 
 
 def _row(replica: dict[str, Any]) -> Sequence[object]:

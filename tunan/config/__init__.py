@@ -5,17 +5,19 @@ from tunan.config.deployment import (
     Gateway,
     Memory,
     Model,
-    Monitor,
     Parallel,
     Scheduler,
     Warmup,
 )
+from tunan.config.etcd import Etcd
 from tunan.config.loading import deployment_from, load_deployment
+from tunan.config.monitor import Monitor
 from tunan.config.replicas import RemoteReplica, Replicas, Restart
 from tunan.config.unavailable import refuse_unavailable
 
 __all__ = [
     "Deployment",
+    "Etcd",
     "Gateway",
     "Memory",
     "Model",

@@ -1,23 +1,16 @@
 """`Deployment`: what `deploy.yaml` may say, with every default. Nothing here looks at a machine."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from tunan.config.etcd import Etcd
+from tunan.config.monitor import Monitor
 from tunan.config.replicas import Replicas
-from tunan.config.section import Count, Section
+from tunan.config.section import Count, FilePath, Port, Section
 from tunan.targets import Target
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
-
-
-def _path(value: object) -> object:
-    return Path(value) if isinstance(value, str) else value
-
-
-FilePath = Annotated[Path, BeforeValidator(_path)]
-Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 # Flags of vLLM that would take the engine out of the supervisor's hands, and what to use instead.
@@ -61,6 +54,9 @@ class Parallel(Section):
 
     tensor: Count = Field(default=1, description="Tensor-parallel size")
     pipeline: Count = Field(default=1, description="Pipeline-parallel size")
+    data: Count = Field(
+        default=1, description="Copies that answer side by side and share the experts; NPU only"
+    )
     layer_partition: tuple[Count, ...] | None = Field(
         default=None,
         strict=False,
@@ -75,7 +71,7 @@ class Parallel(Section):
     @property
     def world_size(self) -> int:
         """Number of ranks of one replica."""
-        return self.tensor * self.pipeline
+        return self.tensor * self.pipeline * self.data
 
     @model_validator(mode="after")
     def _agree(self) -> "Parallel":
@@ -146,6 +142,9 @@ class Gateway(Section):
         default=None, description="One key a line: plain or sha256:HEX"
     )
     max_body_mib: float = Field(default=32, gt=0, strict=False, description="Largest request body")
+    max_prompt_tokens: Count | None = Field(
+        default=None, description="Of one prompt: ids are counted, 8 bytes of text are one at least"
+    )
     startup_timeout_s: float = Field(
         default=1800,
         gt=0,
@@ -235,15 +234,7 @@ class Gateway(Section):
     replica_cert_file: FilePath | None = Field(
         default=None, description="Certificate to show to replicas (PEM, with its key)"
     )
-
-
-class Monitor(Section):
-    """The exporter of `tunan monitor --config`."""
-
-    port: Port = Field(default=8000, description="Port to listen on; 0: any free one")
-    interval_s: float = Field(
-        default=5, gt=0, le=86400, strict=False, description="Time between two readings of the NPUs"
-    )
+    etcd: Etcd = Etcd()
 
 
 class Deployment(Section):

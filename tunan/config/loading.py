@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 from tunan.config.deployment import Deployment
 from tunan.config.pipeline import is_pipeline_file, pipeline_to_deployment
 from tunan.errors import UsageError
+from tunan.small_file import read_small
 
 Keys = tuple[str | int, ...]
-MAX_BYTES = 1 << 20  # a deployment is a page; anything larger is the wrong file
 
 
 def load_deployment(path: Path, overrides: Mapping[str, Any] | None = None) -> Deployment:
@@ -39,11 +39,7 @@ def deployment_from(
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     try:
-        with path.open("rb") as file:  # a device has no size that could be asked for
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise UsageError(f"{path}: larger than 1 MiB, so not a deployment file")
-        text = content.decode("utf-8")
+        text = read_small(path, "a deployment file").decode("utf-8")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; name an existing deployment file") from None
     except UnicodeDecodeError:

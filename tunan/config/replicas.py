@@ -1,13 +1,12 @@
 """How many engines serve, which run elsewhere, and when one that died is started again."""
 
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, GetJsonSchemaHandler, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from tunan.config.section import Count, Section
+from tunan.config.section import Count, Section, is_origin
 
 
 class Restart(Section):
@@ -40,20 +39,9 @@ class RemoteReplica(Section):
     @field_validator("url")
     @classmethod
     def _address(cls, url: str) -> str:
-        if not _is_origin(url):
+        if not is_origin(url):
             raise ValueError("must be http://HOST:PORT or https://HOST:PORT, nothing after it")
         return url.rstrip("/")
-
-
-def _is_origin(url: str) -> bool:
-    """Whether `url` is scheme, host and port, and nothing more."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return False
-    more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not more
 
 
 class Replicas(Section):

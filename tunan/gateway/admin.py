@@ -1,11 +1,13 @@
 """`/admin`: what an operator may see and do, behind a key of its own.
 
 GET /admin/replicas; POST /admin/replicas/NAME/hold sends nothing new to a replica, and
-POST /admin/replicas/NAME/release sends to it again.
+POST /admin/replicas/NAME/release sends to it again. GET /admin/holder tells which gateway holds
+the shared address.
 """
 
 from typing import Any
 
+from tunan.gateway.election import Election
 from tunan.gateway.keys import ApiKeys
 from tunan.gateway.pool import Pool
 from tunan.gateway.replica import Replica
@@ -28,7 +30,9 @@ def describe(replica: Replica) -> dict[str, Any]:
     }
 
 
-async def administer(pool: Pool, keys: ApiKeys | None, scope: Scope, send: Send) -> None:
+async def administer(
+    pool: Pool, election: Election | None, keys: ApiKeys | None, scope: Scope, send: Send
+) -> None:
     """Answers a request to `/admin` or below. Without admin keys nothing is there."""
     if keys is None:
         await send_error(send, 404, "not_found", "there is no admin API: gateway.admin_keys_file")
@@ -49,6 +53,8 @@ async def administer(pool: Pool, keys: ApiKeys | None, scope: Scope, send: Send)
                 for replica in pool.replicas
             ]
             await send_json(send, 200, {"replicas": replicas})
+        case "GET", ["holder"] if election:
+            await send_json(send, 200, election.describe())
         case "POST", ["replicas", name, action] if action in _HOLD:
             found = [replica for replica in pool.replicas if replica.name == name]
             if not found:

@@ -13,6 +13,7 @@ from tunan.config.deployment import Gateway
 from tunan.gateway.access_log import AccessLog
 from tunan.gateway.admin import PREFIX, administer, describe
 from tunan.gateway.delivery import Delivery
+from tunan.gateway.election import Election
 from tunan.gateway.health import Health
 from tunan.gateway.keys import ApiKeys
 from tunan.gateway.limits import Limits, OverLimitError
@@ -40,12 +41,14 @@ class FrontDoor:
         settings: Gateway,
         metrics: Metrics,
         access_log: AccessLog,
+        election: Election | None = None,
     ) -> None:
         self.settings = settings
         self._pool = pool
         self._proxy = proxy
         self._metrics = metrics
         self._log = access_log
+        self._election = election
         self._keys = _keys(settings.api_keys_file)
         self._admin_keys = _keys(settings.admin_keys_file)
         self._limits = Limits(settings, time.monotonic)
@@ -79,7 +82,7 @@ class FrontDoor:
         elif path == "/ready":
             await self._ready(send)
         elif path == PREFIX or path.startswith(f"{PREFIX}/"):
-            await administer(self._pool, self._admin_keys, scope, send)
+            await administer(self._pool, self._election, self._admin_keys, scope, send)
         elif not (key := self._key(scope)):
             challenge = [(b"www-authenticate", b"Bearer")]
             self._metrics.refused.labels("key").inc()
@@ -154,18 +157,22 @@ class FrontDoor:
 
 
 @contextlib.asynccontextmanager
-async def front_door(pool: Pool, gateway: Gateway) -> AsyncIterator[FrontDoor]:
+async def front_door(
+    pool: Pool, gateway: Gateway, election: Election | None = None
+) -> AsyncIterator[FrontDoor]:
     """The application for `serving`, with all it needs running while the block runs.
+
+    `election` is only shown; `taking_part` takes part in it.
 
     Raises `UsageError` if a file that `gateway` names cannot be used.
     """
     check_server_files(gateway)
     with AccessLog(gateway.access_log) as log:
         async with Upstreams(pool.replicas, replica_context(gateway)) as upstreams:
-            metrics = Metrics(pool)
+            metrics = Metrics(pool, election)
             health = Health(pool, upstreams, gateway)
             proxy = Proxy(pool, upstreams, health, gateway, metrics)
-            app = FrontDoor(pool, proxy, gateway, metrics, log)
+            app = FrontDoor(pool, proxy, gateway, metrics, log, election)
             async with health.watching(), Probes(pool, upstreams, gateway).running():
                 yield app
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunan.gateway.plan import CHAT, COMPLETION, Plan, plan_resume
+from tunan.gateway.prompt_size import least_prompt_tokens
 from tunan.gateway.responses import Headers, Scope
 from tunan.gateway.upstream import request_headers
 
@@ -76,7 +77,7 @@ class Call:
         """What the first replica gets: the client's bytes, unless resuming needs more."""
         if self.content is None or not self.plan.additions:
             return self.body
-        return json.dumps(self.content | self.plan.additions).encode()
+        return with_additions(self.body, self.plan.additions)
 
 
 def read_call(
@@ -87,6 +88,7 @@ def read_call(
     resume: bool,
     sampler: bool,
     prefix_kib: float,
+    max_prompt_tokens: int | None,
 ) -> Call:
     """The request of `scope` with its whole `body`. Raises `BadRequestError`."""
     target = scope["raw_path"].decode("ascii")
@@ -95,11 +97,16 @@ def read_call(
     if query := scope["query_string"].decode("ascii"):
         target += f"?{query}"
     call = Call(scope["method"], scope["path"], target, request_headers(scope, request_id), body)
-    if call.method == "POST" and call.path in MODEL_PATHS:
-        call.tokens = call.prompt_tokens = len(body) // BYTES_PER_TOKEN + 1
-    if call.method != "POST" or call.path not in GENERATION:
+    if call.method != "POST" or call.path not in MODEL_PATHS:
+        return call
+    call.tokens = call.prompt_tokens = len(body) // BYTES_PER_TOKEN + 1
+    if call.path not in GENERATION:
+        if max_prompt_tokens is not None:
+            _refuse_long_prompt(_json_object(body), max_prompt_tokens)
         return call
     content = _json_object(body)
+    if max_prompt_tokens is not None:
+        _refuse_long_prompt(content, max_prompt_tokens)
     call.content = content
     prompt = content.get("prompt", content.get("messages"))
     call.prompt_tokens = _prompt_tokens(prompt, body)
@@ -111,6 +118,24 @@ def read_call(
     elif call.stream:
         call.plan = plan_resume(call.path, content, sampler)
     return call
+
+
+def _refuse_long_prompt(content: dict[str, Any], limit: int) -> None:
+    tokens = least_prompt_tokens(content)
+    if tokens > limit:
+        raise BadRequestError(
+            f"the prompt has at least {tokens} tokens; this server takes {limit} at most"
+        )
+
+
+def with_additions(body: bytes, additions: dict[str, Any]) -> bytes:
+    """The JSON object `body` with `additions`, without writing all of it anew.
+
+    Of a key that is then there twice the last counts, for Python's parser as for most.
+    """
+    start = body.rstrip()[:-1].rstrip()
+    comma = b"" if start.endswith(b"{") else b","
+    return start + comma + json.dumps(additions).encode()[1:]
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from tunan.errors import UsageError
+from tunan.small_file import read_small
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
 SHORTEST_KEY = 16  # characters; a shorter one can be guessed over the network
@@ -24,7 +25,7 @@ class ApiKeys:
         Raises `UsageError` without ever quoting a key.
         """
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = read_small(path, "a file of API keys").decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise UsageError(f"{path}: cannot read the API keys: {reason}") from None

@@ -9,7 +9,7 @@ import aiohttp
 from tunan.gateway.lost import Lost, Refusal
 from tunan.gateway.replica import Answer, Replica
 from tunan.gateway.responses import Headers
-from tunan.gateway.upstream import LOST, ExhaustedError, Upstreams, end_to_end
+from tunan.gateway.upstream import LOST, ExhaustedError, Upstreams, end_to_end, reason_of
 
 OK = 200
 
@@ -46,10 +46,10 @@ class Leg:
         if self._response is not None:
             self._response.close()
 
-    def cut(self, reason: str) -> None:
+    def cut(self, reason: str, planned: bool = False) -> None:
         """Ends the wait for the replica, now or when it next begins."""
         if self._cut is None:
-            self._cut = Lost("cut", reason)
+            self._cut = Lost("moved" if planned else "cut", reason)
             if self._task is not None:
                 self._task.cancel()
 
@@ -120,7 +120,7 @@ class Leg:
             raise Lost("exhausted", str(error)) from None
         except LOST as error:
             kind = "refused" if isinstance(error, aiohttp.ClientConnectorError) else "reset"
-            raise Lost(kind, str(error) or type(error).__name__) from None
+            raise Lost(kind, reason_of(error)) from None
         finally:
             self.answer.waiting_since = None
             self._task = None

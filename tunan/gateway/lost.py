@@ -23,7 +23,7 @@ class Lost(Exception):  # noqa: N818  # a state of affairs, caught where the nex
 
     `kind` is one of `refused` (nothing listens), `exhausted` (it could not be asked), `reset`,
     `garbage`, `status` (a 5xx), `error` (an error event), `stalled`, `cut` (lost by the word of
-    another).
+    another), `moved` (the replica is taken away as planned).
     """
 
     def __init__(self, kind: str, detail: str, refusal: Refusal | None = None) -> None:

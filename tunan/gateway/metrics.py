@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tunan.gateway.election import Election
 from tunan.gateway.pool import Pool
+from tunan.gateway.seat import Cause
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
 
@@ -14,9 +16,11 @@ _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
 class Metrics:
     """What one gateway counts since it was started; `rate()` in Prometheus bridges restarts."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, election: Election | None = None) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Replicas(pool))
+        if election is not None:
+            self.registry.register(_Holding(election))
         self.requests = self._counter("requests", "Requests answered", "key", "status")
         self.tokens = self._counter("tokens", "Tokens of prompts and answers", "key")
         self.losses = self._counter(
@@ -67,6 +71,34 @@ class _Replicas(Collector):
             running.add_metric(names, replica.in_flight)
             tokens.add_metric(names, replica.outstanding_tokens)
         return (ready, running, tokens)
+
+
+class _Holding(Collector):
+    """The shared address, where there is one."""
+
+    def __init__(self, election: Election) -> None:
+        self._election = election
+
+    def collect(self) -> Iterable[Metric]:
+        """Whether it is here, and how often it came and went."""
+        election = self._election
+        holder = GaugeMetricFamily("tunan_gateway_holder", "1: the shared address is here")
+        holder.add_metric((), float(election.holding))
+        etcd = GaugeMetricFamily("tunan_gateway_etcd_up", "1: etcd answers")
+        etcd.add_metric((), float(election.etcd_answers))
+        came = CounterMetricFamily("tunan_gateway_takeovers", "Times that the address came here")
+        came.add_metric((), election.takeovers)
+        went = CounterMetricFamily(
+            "tunan_gateway_stand_downs", "Times that it went", labels=("reason",)
+        )
+        for cause in Cause:
+            went.add_metric((str(cause),), election.ended[cause])
+        failed = CounterMetricFamily(
+            "tunan_gateway_hook_failures", "Runs of the hook that failed", labels=("action",)
+        )
+        for action, times in election.hook_failures.items():
+            failed.add_metric((action,), times)
+        return (holder, etcd, came, went, failed)
 
 
 def merged(texts: dict[str, str]) -> bytes:

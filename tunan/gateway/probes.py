@@ -9,10 +9,12 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
+
 from tunan.config.deployment import Gateway
 from tunan.gateway.pool import Pool
 from tunan.gateway.replica import HttpAddress, Replica, Stage
-from tunan.gateway.upstream import LOST, ExhaustedError, Upstreams
+from tunan.gateway.upstream import LOST, ExhaustedError, Upstreams, reason_of
 
 FAILURES = 3  # in a row, before a replica that was ready is lost
 FAILURES_OF_THE_ONLY_ONE = 30  # while no other replica is ready
@@ -68,18 +70,34 @@ class Probes:
             _becomes_ready(replica)
         elif status == UNAVAILABLE:
             _becomes(replica, body)
+        elif replica.stage is Stage.STARTING:
+            _is_not_there(replica, body.decode() if status == 0 else f"/health answers {status}")
         return status in (OK, UNAVAILABLE)
 
     async def _health(self, replica: Replica) -> bool:
         return (await self._get(replica, "/health"))[0] == OK
 
     async def _get(self, replica: Replica, path: str) -> tuple[int, bytes]:
+        """Status and body of the answer; 0 and why if there is none."""
         try:
             async with asyncio.timeout(self._settings.probe_timeout_s):
                 async with await self._upstreams.request(replica, "GET", path) as answer:
                     return answer.status, await answer.read()
-        except (*LOST, TimeoutError):
-            return 0, b""
+        except (*LOST, TimeoutError) as error:
+            return 0, (reason_of(error) + self._hint(replica, error)).encode()
+
+    def _hint(self, replica: Replica, error: Exception) -> str:
+        """TLS 1.3 has no other sign for a client that should have shown a certificate."""
+        shown = self._settings.replica_cert_file or not str(replica.address).startswith("https:")
+        if shown or not isinstance(error, aiohttp.ServerDisconnectedError):
+            return ""
+        return "; perhaps it wants a certificate: gateway.replica_cert_file"
+
+
+def _is_not_there(replica: Replica, why: str) -> None:
+    """It has not answered yet: what is in its way may change."""
+    if replica.problem != why:
+        replica.move(Stage.STARTING, problem=why)
 
 
 def _becomes_ready(replica: Replica) -> None:

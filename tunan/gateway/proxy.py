@@ -95,6 +95,7 @@ class Proxy:
                 resume=settings.resume,
                 sampler=self._sampler,
                 prefix_kib=settings.prefix_kib,
+                max_prompt_tokens=settings.max_prompt_tokens,
             )
         except ClientGoneError:
             return None
@@ -122,11 +123,13 @@ class Proxy:
 
     async def _answer(self, call: Call, work: Work, delivery: Delivery) -> None:
         avoid: set[Replica] = set()
+        home: Replica | None = None  # still has what it computed, so it reads the least again
+        cut_off: set[Replica] = set()
         lost: Lost | None = None
         fruitless = deaths = 0
         while True:
             try:
-                replica = await self._place(call, avoid, delivery.started)
+                replica = home or await self._place(call, avoid, delivery.started)
             except QueueFullError:
                 self._metrics.refused.labels("queue").inc()
                 message = "too many requests are waiting"
@@ -153,8 +156,13 @@ class Proxy:
                 if await work.ended_already():
                     self._count(work)
                     return
-            fruitless = 0 if work.progress > before else fruitless + 1
-            avoid = {replica} if work.progress > before else avoid | {replica}
+            grew = work.progress > before
+            fruitless = 0 if grew else fruitless + 1
+            avoid = {replica} if grew else avoid | {replica}
+            # Only a connection broke, and for the first time: a second one is no accident.
+            broke = lost.kind == "reset" and grew and replica not in cut_off
+            home = replica if broke and await self._health.survives(replica) else None
+            cut_off.add(replica)
             # What kills every replica that answers it must not be handed from one to the next.
             deaths += lost.kind in DEATHS
             spent = fruitless > self._settings.retries or deaths >= self._settings.max_losses

@@ -29,6 +29,7 @@ class HttpAddress:
 
 
 Address = UnixAddress | HttpAddress
+Cut = Callable[[str, bool], None]  # the reason, and whether it is planned
 
 
 class Role(StrEnum):
@@ -82,7 +83,7 @@ class Answer:
 
     replica: "Replica"
     tokens: int
-    cut: Callable[[str], None] | None = None
+    cut: Cut | None = None
     waiting_since: float | None = None
     events: int = 0
     generating: bool = False  # tokens come: silence is not the reading of its prompt any more
@@ -123,9 +124,12 @@ class Replica:
     total: int = 0
     problem: str = ""
     held: bool = False  # an operator wants nothing sent to it
+    frozen: str = ""  # which of its processes is stopped; whoever started it sees that
+    frozen_since: float = 0.0  # the loop's time
     in_flight: int = field(default=0, init=False)
     outstanding_tokens: int = field(default=0, init=False)
     heard_at: float = field(default=0.0, init=False)  # the loop's time of its model's last sign
+    worked_at: float = field(default=0.0, init=False)  # and of the last that its metrics told
     # Called with the replica and the reason when it is lost, and with it alone on any change.
     on_lost: list[Callable[["Replica", str], None]] = field(default_factory=list, init=False)
     on_change: list[Callable[["Replica"], None]] = field(default_factory=list, init=False)
@@ -142,16 +146,18 @@ class Replica:
         self.held = held
         self._tell()
 
+    def freeze(self, what: str, now: float) -> None:
+        """Processes of it are stopped since the loop's time `now`: `what` says which; "": none."""
+        self.frozen, self.frozen_since = what, now
+
     @property
     def progress(self) -> tuple[Stage, int]:
         """How far it is: what changes while a start goes on."""
         return self.stage, self.done
 
     @contextlib.contextmanager
-    def answering(
-        self, tokens: int = 0, cut: Callable[[str], None] | None = None
-    ) -> Iterator[Answer]:
-        """Counts one request while the block runs; `cut(reason)` is called if it is lost."""
+    def answering(self, tokens: int = 0, cut: Cut | None = None) -> Iterator[Answer]:
+        """Counts one request while the block runs; `cut(reason, planned)`: it is lost."""
         answer = Answer(self, tokens, cut)
         self._answers.add(answer)
         self.in_flight += 1
@@ -183,19 +189,21 @@ class Replica:
 
     def restart(self) -> None:
         """Begins again, from whatever stage: only whoever starts the engine calls this."""
+        self.frozen = ""
         self._enter(Stage.STARTING)
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: str, *, planned: bool = False) -> None:
         """It is gone, whoever noticed first: nothing more is sent to it, what runs on it is cut.
 
-        Calling it again changes nothing. The listeners of `on_lost` hear of it once.
+        `planned`: it is taken away, and did not die of what it answered. Calling it again changes
+        nothing. The listeners of `on_lost` hear of it once.
         """
         if self.stage in (Stage.DOWN, Stage.FAILED):
             return
         self._enter(Stage.DOWN, problem=reason)
         for answer in list(self._answers):
             if answer.cut:
-                answer.cut(reason)
+                answer.cut(reason, planned)
         for listener in list(self.on_lost):
             listener(self, reason)
 

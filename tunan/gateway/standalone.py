@@ -10,8 +10,10 @@ from typing import Any
 from tunan.config.deployment import Gateway
 from tunan.config.replicas import RemoteReplica
 from tunan.gateway.app import FrontDoor, front_door
+from tunan.gateway.election import election_of, taking_part
 from tunan.gateway.pool import Pool
 from tunan.gateway.replica import HttpAddress, Replica, Role, Stage
+from tunan.gateway.saying import saying
 from tunan.gateway.server import address_of, bind, serving
 
 CUT_STREAMS_S = 2.0  # for running streams to be told that they end
@@ -47,10 +49,18 @@ async def _serve(gateway: Gateway, engines: tuple[RemoteReplica, ...]) -> int:
         ]
     )
     with contextlib.closing(bind(gateway.host, gateway.port)) as listener:
-        async with front_door(pool, gateway) as app, serving(app, listener):
+        election = election_of(gateway.etcd, listener.getsockname()[1], pool, _tell)
+        async with (
+            front_door(pool, gateway, election) as app,
+            serving(app, listener),
+            taking_part(election, asked),
+        ):
             address = address_of(listener, tls=gateway.tls_cert_file is not None)
             _tell(f"gateway at {address}; replicas: {len(engines)}")
-            await asked.wait()
+            async with saying(pool, _tell, gateway.probe_timeout_s + gateway.probe_interval_s):
+                await asked.wait()
+            if election is not None:  # requests are not refused where they still come to
+                await election.left.wait()
             await _drain(app, pool, insisted, gateway.shutdown_timeout_s)
     return 0
 
@@ -66,7 +76,7 @@ async def _drain(app: FrontDoor, pool: Pool, insisted: asyncio.Event, limit_s: f
         replica.move(Stage.DRAINING)
         for answer in replica.answers:
             if answer.cut:
-                answer.cut("the gateway is shutting down")
+                answer.cut("the gateway is shutting down", True)
     await asyncio.wait({empty}, timeout=CUT_STREAMS_S)
     empty.cancel()
     _tell("stopped")

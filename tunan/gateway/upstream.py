@@ -92,6 +92,23 @@ class Upstreams:
         )
 
 
+def reason_of(error: Exception) -> str:
+    """Why a replica could not be asked, one of `LOST` or a time-out, in words."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        found = error.certificate_error
+        why = found.verify_message if isinstance(found, ssl.SSLCertVerificationError) else found
+        return f"its certificate is not accepted: {str(why).rstrip('.')}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "it closes the connection"
+    if isinstance(broken := getattr(error, "os_error", error), ssl.SSLError):
+        return f"TLS with it fails: {(broken.reason or str(broken)).replace('_', ' ').lower()}"
+    if isinstance(broken, ConnectionRefusedError):
+        return "nothing listens there"
+    return (broken.strerror if isinstance(broken, OSError) else "") or type(error).__name__
+
+
 def _text(value: bytes) -> str:
     """aiohttp writes it as UTF-8: only what is not UTF-8 comes to be other bytes."""
     try:

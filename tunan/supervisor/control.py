@@ -41,6 +41,7 @@ def status_of(fleet: Fleet) -> dict[str, Any]:
         "address": fleet.address,
         "ready": fleet.pool.ready,
         "rollout": fleet.rolling,
+        "shared_address": fleet.election.describe() if fleet.election else None,
         "replicas": [_state(fleet, replica) for replica in fleet.pool.replicas],
     }
 

@@ -29,6 +29,8 @@ FATAL_GRACE_S = 6.0  # for a process that cannot go on to end by itself
 STARTING_STOP_S = 1.0
 USAGE_STATUS = 2  # argparse's
 NOT_ENDING = "a process of the engine hung after a fatal error"
+STOPPED_POLL_S = 0.1
+STOPPED_S = 0.5  # one that is stopped for less is only slowed down, as by `cpulimit`
 RENEWED = "it is being restarted by `tunan rollout`"
 
 
@@ -59,7 +61,7 @@ class Drained:
 class EngineRun:
     """Warms up `engine`, behind `socket`, watches it and drains it; `replica` shows how far it is.
 
-    `on_ready` is called once, when it may serve.
+    `on_ready` is called once, when it may serve. `compiles`: it compiles for each prompt length.
     """
 
     deployment: Deployment
@@ -70,6 +72,7 @@ class EngineRun:
     report: About
     log: Path
     on_ready: Callable[[], None]
+    compiles: bool
     _ready_at: float | None = field(default=None, init=False)
     _lost: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -95,15 +98,27 @@ class EngineRun:
         self.replica.on_lost.append(self._hear_of_loss)
         died = asyncio.create_task(self._died())
         asked = asyncio.create_task(self.orders.asked.wait())
+        stops = asyncio.create_task(self._watch_stops())
         try:
             yield died, asked
         finally:
-            died.cancel()
-            asked.cancel()
+            for task in (died, asked, stops):
+                task.cancel()
             self.replica.on_lost.remove(self._hear_of_loss)
 
     def _hear_of_loss(self, _replica: Replica, _reason: str) -> None:
         self._lost.set()
+
+    async def _watch_stops(self) -> None:
+        """Tells `replica` of processes that a signal has stopped: nothing else shows it as soon."""
+        looks = round(STOPPED_S / STOPPED_POLL_S)
+        seen: list[str] = []
+        while True:
+            await asyncio.sleep(STOPPED_POLL_S)
+            seen = [*seen, self.engine.stopped()][-looks:]
+            frozen = seen[-1] if len(seen) == looks and all(seen) else ""
+            if bool(frozen) != bool(self.replica.frozen):
+                self.replica.freeze(frozen, asyncio.get_running_loop().time())
 
     async def _died(self) -> Ending:
         """Returns once the engine cannot go on; `replica` is lost from the first sign of it.
@@ -196,6 +211,7 @@ class EngineRun:
                 self.deployment.warmup.requests,
                 longest,
                 self._warming,
+                compiles=self.compiles,
             )
 
     def _warming(self, done: int, total: int) -> None:
@@ -235,7 +251,8 @@ class EngineRun:
         died.cancel()  # from here on it ends because it is told to
         cut = self.replica.in_flight
         if cut and self.orders.renewing:
-            self.replica.lose(RENEWED)  # the gateway goes on with them on another replica
+            # The gateway goes on with them on another replica.
+            self.replica.lose(RENEWED, planned=True)
         if not cut and not insisted.done():
             patience = STARTING_STOP_S if self._ready_at is None else STOP_TIMEOUT_S
             stopped = asyncio.create_task(self.engine.stop(patience))

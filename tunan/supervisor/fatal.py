@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import BinaryIO
 
+from tunan.supervisor.log_file import read_new
+
 POLL_S = 0.2
 # What vLLM (0.23 and 0.32) logs last, each above a traceback. Not "WorkerProc hit an exception.":
 # one that a single call meets (loading an adapter that is not there) is only that call's.
@@ -49,5 +51,5 @@ async def until_fatal(log: Path) -> None:
 def _new(log: BinaryIO) -> bytes:
     # A file system that fails (a stale handle) says nothing about the engine.
     with contextlib.suppress(OSError):
-        return log.read()
+        return read_new(log)
     return b""

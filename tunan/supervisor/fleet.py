@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tunan.config import Deployment
 from tunan.errors import CheckFailedError, TunanError, UsageError
+from tunan.gateway.election import Election
 from tunan.gateway.pool import Pool
 from tunan.gateway.replica import Replica, Role, Stage
 from tunan.supervisor.life import Life
@@ -28,6 +29,7 @@ class Fleet:
         self.pool = pool
         self.address = address
         self.lives: tuple[Life, ...] = ()
+        self.election: Election | None = None  # of the gateway that holds a shared address
         self.pages = SharedPages()
         self.rolling = False
         self._report = report

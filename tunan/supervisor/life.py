@@ -16,7 +16,7 @@ from tunan.supervisor.engine_run import Drained, EngineRun, Failure
 from tunan.supervisor.failures import Failures
 from tunan.supervisor.healing import Healed, Healing
 from tunan.supervisor.launch import ENGINE_SOCKET, Launch, Relaunch
-from tunan.supervisor.log_file import start_afresh, tail_to_stderr
+from tunan.supervisor.log_file import kept_small, start_afresh, tail_to_stderr
 from tunan.supervisor.orders import Orders
 from tunan.supervisor.process import EngineProcess
 from tunan.supervisor.progress import listening
@@ -125,6 +125,7 @@ class Life:
             self.starts, self.pid = self.starts + 1, engine.pid
             stack.callback(self._forget_process)
             stack.push_async_callback(engine.kill)
+            await stack.enter_async_context(kept_small(log))
             if plan.verbose:
                 await stack.enter_async_context(tail_to_stderr(log))
             run = EngineRun(
@@ -136,6 +137,7 @@ class Life:
                 report,
                 log,
                 self._ready,
+                plan.launch.compiles,
             )
             over = await run.until_over()
             if engine.left:

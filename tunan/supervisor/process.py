@@ -24,6 +24,7 @@ TRACKER = "resource_tracker"  # multiprocessing's, one for each family of spawne
 TRACKER_S = 10.0  # one that has only just been started has Python to load first
 VLLM_TITLE = "VLLM::"  # of every process of vLLM's own, each with another name
 EXIT_CODE = 49  # field 52 of /proc/PID/stat, counted from the state
+ZOMBIE, STOPPED = "Z", "T"  # the state (proc_pid_stat(5)); "t": by a debugger
 
 
 def launcher_command(arguments: Sequence[str]) -> list[str]:
@@ -71,6 +72,7 @@ class EngineProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._died: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._watched: dict[int, str] = {}
         self.left: tuple[int, ...] = ()
         self._killed = False
         self._watch(process.pid, API_SERVER)
@@ -128,8 +130,10 @@ class EngineProcess:
             self._report(Ending(title))
             return
         loop = asyncio.get_running_loop()
+        self._watched[pid] = title
 
         def ended() -> None:
+            self._watched.pop(pid, None)
             loop.remove_reader(descriptor)
             os.close(descriptor)
             if pid != self.pid and self._has_ended():
@@ -138,6 +142,16 @@ class EngineProcess:
             self._report(Ending(f"{title} (pid {pid})", _status_of_zombie(pid)))
 
         loop.add_reader(descriptor, ended)
+
+    def stopped(self) -> str:
+        """Which of the watched processes a signal has stopped (SIGSTOP), in words; "" if none has.
+
+        One that a debugger holds is in another state, and does not count.
+        """
+        for pid, title in self._watched.items():
+            if _fields(pid)[:1] == [STOPPED]:
+                return f"{title} (pid {pid}) was stopped by a signal"
+        return ""
 
     def _has_ended(self) -> bool:
         """Whether the API server process has."""
@@ -210,18 +224,25 @@ def descendants(pid: int) -> list[int]:
 
 def _status_of_zombie(pid: int) -> int | None:
     """The exit status of a process below us that has ended, while its parent has not asked."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-        if fields[0] == "Z":
+    fields = _fields(pid)
+    with contextlib.suppress(IndexError, ValueError):
+        if fields[0] == ZOMBIE:
             return os.waitstatus_to_exitcode(int(fields[EXIT_CODE]))
     return None
 
 
 def _parent(pid: int) -> int:
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-        return int(stat.rsplit(")", 1)[1].split()[1])
+    with contextlib.suppress(IndexError, ValueError):
+        return int(_fields(pid)[1])
     return 0
+
+
+def _fields(pid: int) -> list[str]:
+    """Of /proc/PID/stat, from the state on; none if it is gone."""
+    with contextlib.suppress(OSError, IndexError):
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return stat.rsplit(")", 1)[1].split()
+    return []
 
 
 def _program(pid: int) -> str:

@@ -13,11 +13,12 @@ from pathlib import Path
 from tunan.ascend.emulated import EmulatedDevices
 from tunan.config import Deployment, Gateway
 from tunan.gateway.app import front_door
+from tunan.gateway.election import election_of, taking_part
 from tunan.gateway.pool import Pool
 from tunan.gateway.replica import HttpAddress, Replica, Role, UnixAddress
 from tunan.gateway.server import address_of, bind, serving
 from tunan.supervisor.control import controlled
-from tunan.supervisor.device_memory import always_free, nobody_has
+from tunan.supervisor.device_memory import IsFree, always_free, nobody_has
 from tunan.supervisor.directories import Directories, runtime_directory
 from tunan.supervisor.fleet import Fleet
 from tunan.supervisor.launch import Launch, launchers_of
@@ -68,9 +69,16 @@ async def _serve(deployment: Deployment, options: Options) -> int:
             )
             for plan, replica in zip(plans, pool.replicas, strict=False)
         )
-        async with front_door(pool, gateway) as app:
+        fleet.election = election_of(
+            gateway.etcd, port, pool, lambda text: report.event("holder", f"tunan: {text}")
+        )
+        async with front_door(pool, gateway, fleet.election) as app:
             _announce(deployment, plans, pool, report, fleet.address)
-            async with serving(app, listener), controlled(runtime, fleet):
+            async with (
+                serving(app, listener),
+                controlled(runtime, fleet),
+                taking_part(fleet.election, stop.asked),
+            ):
                 return await fleet.run()
 
 
@@ -103,18 +111,24 @@ def _plans(
             share,
             launch,
             launch.directory,
-            log_of(state, deployment.name, port, None if alone else number),
+            log_of(
+                state, deployment.name, deployment.gateway.host, port, None if alone else number
+            ),
             options.verbose,
-            nobody_has(launch.devices) if _has_own_memory(launch, options) else always_free,
+            _memory_is_free(launch, options.emulated),
             relaunch,
         )
         for number, (share, launch, relaunch) in enumerate(starts)
     )
 
 
-def _has_own_memory(launch: Launch, options: Options) -> bool:
-    """Whether it runs on devices whose memory is not that of its processes."""
-    return bool(launch.devices) and options.emulated is None
+def _memory_is_free(launch: Launch, emulated: EmulatedDevices | None) -> IsFree:
+    """For devices whose memory is not that of its processes, whether nobody has them open."""
+    if emulated is None and launch.devices:
+        return nobody_has(launch.devices)
+    if emulated and emulated.state:
+        return nobody_has(launch.devices, files_in=emulated.state)
+    return always_free
 
 
 def _replicas(deployment: Deployment, plans: tuple[Plan, ...]) -> list[Replica]:

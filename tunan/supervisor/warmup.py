@@ -1,7 +1,9 @@
 """Requests sent before the replica may serve, so that no client meets a cold engine.
 
-First one request for each prefill bucket (powers of two up to what one step takes), then
-short ones until three in a row take the same time within 10 %, or all are sent.
+First prompts of growing length, then short ones until three in a row take the same time within
+10 %, or all are sent. An engine that compiles gets a prompt for each prefill bucket (powers of two
+up to what one step takes); an eager one, which has nothing to make for each length, the shortest
+and the longest.
 """
 
 import random
@@ -20,12 +22,12 @@ ANSWER_TOKENS = 2
 HIGHEST_TOKEN = 100
 
 
-def prompt_lengths(requests: int, longest: int) -> list[int]:
+def prompt_lengths(requests: int, longest: int, *, compiles: bool) -> list[int]:
     """Length of each prompt: every bucket once, shortest first, then the smallest again."""
     top = max(1, longest)
     buckets = [min(SMALLEST_BUCKET, top)]
     while buckets[-1] < top:
-        buckets.append(min(buckets[-1] * 2, top))
+        buckets.append(min(buckets[-1] * 2, top) if compiles else top)
     return (buckets + [buckets[0]] * requests)[:requests]
 
 
@@ -40,7 +42,9 @@ def _prompt(length: int, source: random.Random) -> list[int]:
     return [source.randrange(3, HIGHEST_TOKEN) for _ in range(length)]
 
 
-async def warm_up(send: Send, requests: int, longest: int, progress: Progress) -> int:
+async def warm_up(
+    send: Send, requests: int, longest: int, progress: Progress, *, compiles: bool
+) -> int:
     """Sends up to `requests` prompts of at most `longest` tokens; returns how many.
 
     `progress(done, total)` is called before the first and after each. Once a bucket takes
@@ -48,7 +52,7 @@ async def warm_up(send: Send, requests: int, longest: int, progress: Progress) -
     take minutes on a small machine and warm nothing that is not warm by then.
     """
     source = random.Random(0)  # noqa: S311  # fixed, so that two starts do the same work
-    lengths = prompt_lengths(requests, longest)
+    lengths = prompt_lengths(requests, longest, compiles=compiles)
     short_times: list[float] = []
     limit = longest
     progress(0, len(lengths))
