@@ -1,6 +1,7 @@
 """Which of all that a log says is the cause."""
 
 import io
+import random
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.diagnosis.noise import quiet_log
 from tunan.diagnosis import Diagnosis, diagnose, diagnose_streams, findings
 from tunan.diagnosis.text import text
+from tunan.errors import UsageError
 
 WORKER0 = "(Worker_TP0 pid=7) ERROR 11-30 21:25:{s:02} [multiproc_executor.py:987] {text}"
 WORKER1 = "(Worker_TP1 pid=8) ERROR 11-30 21:25:{s:02} [multiproc_executor.py:987] {text}"
@@ -134,6 +136,89 @@ def test_logs_of_several_machines_are_put_in_order_by_time(tmp_path: Path) -> No
     assert found.cause is not None
     assert found.where(found.cause)["log"] == str(other)
     assert [entry.entry.id for entry in found.others if entry.entry] == ["network-port-down"]
+
+
+def test_over_new_year_january_comes_last(tmp_path: Path) -> None:
+    logs = []
+    for name, time in (("a", "01-01 00:00:03"), ("b", "12-31 23:59:58")):
+        (log := tmp_path / name).write_text(
+            f"(Worker_{name} pid=7) ERROR {time} [x.py:1] {OUT_OF_MEMORY}\n"
+        )
+        logs.append(log)
+    first = diagnose(logs).first
+    assert first is not None
+    assert first.place.process == "Worker_b"
+
+
+def test_of_workers_with_one_name_each_has_its_own_rank_and_device() -> None:
+    ray = "(EngineCore pid=2) (RayWorkerWrapper pid={n}, ip=10.0.0.{n}) "
+    owner = "[ERROR] 2026-11-30-21:25:0{s} (PID:{n}, Device:{n}, RankID:{n}) ERR02200 DIST failed."
+    found = _of(
+        ray.format(n=4) + owner.format(s=1, n=4),
+        ray.format(n=5) + owner.format(s=1, n=5),
+        ray.format(n=4) + OUT_OF_MEMORY,
+        ray.format(n=5) + TIMED_OUT,
+        ray.format(n=5) + owner.format(s=3, n=5),
+    )
+    assert found.cause is not None
+    where = found.where(found.cause)
+    assert (where["process"], where["pid"]) == ("RayWorkerWrapper", "4")
+    assert (where["rank"], where["device"]) == ("4", "4")
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "{}",
+        "\x1b[1;36m{}\x1b[0m\r",
+        "Nov 30 10:00:00.123456 node7 tunan[55]: {}",
+        "2026-11-30T10:00:00+0800 node7 tunan[55]: {}",
+        "2026-11-30T10:00:00.123456789Z stderr F {}",
+        '{{"time":"2026-11-30T10:00:00Z","stream":"stderr","log":"{}\\n"}}',
+        '{{"level":"error","message":"{}"}}',
+        "\x1b[33mvllm-1  |\x1b[0m {}",
+        "[1,0]<stderr>:{}",
+        "deepseek-0 vllm {}",
+        "Loading: 10%|#\rLoading: 100%|###\r{}",
+    ],
+)
+def test_the_rank_that_failed_first_is_named_whatever_carried_the_log(wrapped: str) -> None:
+    lines = (_at(WORKER1, 1, OUT_OF_MEMORY), _at(WORKER0, 2, TIMED_OUT))
+    found = _of(*(wrapped.format(line) for line in lines))
+    assert (found.id, bool(found.advice)) == ("npu-out-of-memory", True)
+    assert found.first is not None
+    where = found.where(found.first)
+    assert (where["process"], where["pid"], where["time"]) == ("Worker_TP1", "8", "11-30 21:25:01")
+
+
+def test_the_hole_of_a_log_that_was_emptied_while_it_was_written_is_stepped_over() -> None:
+    found = diagnose_streams(
+        [("log", io.BytesIO(bytes(3 << 20) + _at(WORKER1, 1, OUT_OF_MEMORY).encode()))]
+    )
+    assert found.cause is not None
+    assert found.where(found.cause)["process"] == "Worker_TP1"
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (random.Random(1).randbytes(100_000), "is not a text"),
+        (OUT_OF_MEMORY.encode("utf-16-le"), "iconv -f UTF-16LE"),
+        (OUT_OF_MEMORY.encode("utf-16-be"), "iconv -f UTF-16BE"),
+        (OUT_OF_MEMORY.encode("utf-32"), "iconv -f UTF-32"),
+        (b"LPKSHHRH" + bytes(100), "journalctl --file"),
+    ],
+    ids=["noise", "utf-16-le", "utf-16-be", "utf-32", "journal"],
+)
+def test_what_is_no_text_does_not_pass_for_a_log_without_an_error(data: bytes, line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        diagnose_streams([("log", io.BytesIO(data))])
+
+
+def test_noise_before_the_error_does_no_harm() -> None:
+    noise = random.Random(1).randbytes(100_000)
+    lines = noise + b"\n" + _at(WORKER1, 1, OUT_OF_MEMORY).encode()
+    assert diagnose_streams([("log", io.BytesIO(lines))]).id == "npu-out-of-memory"
 
 
 def test_a_log_without_times_is_not_taken_for_the_earliest(tmp_path: Path) -> None:

@@ -38,7 +38,47 @@ from tunan.diagnosis.log_line import LogLine, log_line
             r'{"log":"\u001b[36m(EngineCore pid=1)\u001b[0m KeyError: \"6\"\n","stream":"stderr"}',
             LogLine("EngineCore", 'KeyError: "6"', "1"),
         ),
-        ('{"log":"KeyError: 7', LogLine("", '{"log":"KeyError: 7')),
+        ('{"log":"KeyError: 7', LogLine("", "KeyError: 7")),
+        (r'{"log":"KeyError: \"8\u00', LogLine("", r"KeyError: \"8\u00")),
+        ('{"note":"KeyError: 9"}', LogLine("", '{"note":"KeyError: 9"}')),
+        (
+            '{"time":"2026-11-30T10:00:00Z","log":"(EngineCore pid=1) KeyError: 10\\n"}',
+            LogLine("EngineCore", "KeyError: 10", "1"),
+        ),
+        (
+            '{"_PID": "7", "MESSAGE": "(EngineCore pid=1) KeyError: 11"}',
+            LogLine("EngineCore", "KeyError: 11", "1"),
+        ),
+        (
+            "Nov 30 10:00:00.123456 node7 tunan[55]: (EngineCore pid=1) KeyError: 12",
+            LogLine("EngineCore", "KeyError: 12", "1"),
+        ),
+        (
+            "2026-11-30T10:00:00+0800 node7 tunan[55]: ValueError: 13",
+            LogLine("", "ValueError: 13"),
+        ),
+        ("[1,0]<stderr>:ValueError: 14", LogLine("", "ValueError: 14")),
+        ("[default3]:[rank3]: ValueError: 15", LogLine("", "ValueError: 15", "", "3")),
+        (
+            "deepseek-0 vllm (Worker_TP1 pid=8) ERROR 11-30 21:25:27 [core.py:9] KeyError: 16",
+            LogLine("Worker_TP1", "KeyError: 16", "8", "", "11-30 21:25:27", "ERROR"),
+        ),
+        (
+            "Loading: 50%|##\rLoading: 100%|####\r(EngineCore pid=1) KeyError: 17\r",
+            LogLine("EngineCore", "KeyError: 17", "1"),
+        ),
+        (
+            "\x1b[2K\x1b[?25h(EngineCore pid=1) KeyError: 18",
+            LogLine("EngineCore", "KeyError: 18", "1"),
+        ),
+        (
+            "(EngineCore pid=1) (RayWorkerWrapper pid=4, ip=10.0.0.2) KeyError: 19",
+            LogLine("RayWorkerWrapper", "KeyError: 19", "4"),
+        ),
+        (
+            "(EngineCore pid=1) RuntimeError: (RayWorkerWrapper pid=4) died",
+            LogLine("EngineCore", "RuntimeError: (RayWorkerWrapper pid=4) died", "1"),
+        ),
         (
             "(RayWorkerWrapper pid=4, ip=10.0.0.2) KeyError: 4",
             LogLine("RayWorkerWrapper", "KeyError: 4", "4"),

@@ -19,6 +19,7 @@ from tests.ascend.fakebin.machine import (
 )
 from tests.ascend.fakebin.tables import info
 from tunan.ascend.probes.npu import NpuDevice, NpuReport
+from tunan.ascend.probes.npu_smi_fields import Ecc
 from tunan.ascend.probes.npu_smi_table import parse_table
 from tunan.ascend.probes.probe import Probe
 from tunan.telemetry.exporter import exporting, registry_of
@@ -110,8 +111,43 @@ def test_processes_are_counted_where_they_are_told() -> None:
     assert samples["npu_chip_info_process_info_num", "0"] == 1
     assert samples["npu_chip_info_process_info_num", "1"] == 0
     assert samples["npu_chip_info_process_info", "0"] == 512
+    assert (
+        samples["npu_chip_info_process_info", "1"] == 0
+    )  # as npu-exporter says that none is there
     untold = FakeTool(a2(2, process_table=False)).samples()
     assert ("npu_chip_info_process_info_num", "0") not in untold
+
+
+def test_the_machine_is_counted_as_npu_exporter_counts_it() -> None:
+    samples = FakeTool(a3(2)).samples()
+    assert (samples["machine_npu_nums", ""], samples["machine_card_nums", ""]) == (4, 2)
+    dies = [FakeDie(n, health=health) for n, health in enumerate(("OK", "Alarm", "-"))]
+    samples = FakeTool(FakeMachine(tuple(dies))).samples()
+    kinds = ("healthy", "unhealthy", "unknown")
+    assert [samples[f"machine_{kind}_npu_nums", ""] for kind in kinds] == [1, 1, 1]
+    assert samples["node_base_info", ""] == 1
+
+
+def test_errors_of_the_memory_are_shown_where_they_are_told_and_of_hbm_alone() -> None:
+    reports = {
+        "a2": (parse_table(info(a2(3))), {0: Ecc(7, 2, 1), 1: Ecc(None, 0, None)}),
+        "card": (parse_table(info(inference_card())), {0: Ecc(7, 2, 1)}),
+    }
+    found = {}
+    for name, (report, counts) in reports.items():
+        reader = Reader(lambda: report, 3600, ecc=lambda _: counts)  # noqa: B023
+        reader.read_once()
+        text = generate_latest(registry_of(reader)).decode()
+        found[name] = re.findall(
+            r'(?m)^npu_chip_info_hbm_ecc_(\w+)_cnt\{.*id="(\d)".* (\S+)$', text
+        )
+    assert found["a2"] == [
+        ("single_bit_error", "0", "7.0"),
+        ("double_bit_error", "0", "2.0"),
+        ("double_bit_error", "1", "0.0"),
+        ("double_bit_isolated_pages", "0", "1.0"),
+    ]
+    assert found["card"] == []
 
 
 def test_a_device_that_disappears_is_missing_and_comes_back() -> None:
@@ -145,12 +181,12 @@ def test_two_devices_never_share_a_label() -> None:
 def test_metrics_are_served_until_the_end() -> None:
     with exporting("127.0.0.1", 0, 3600) as (port, _):
         url = f"http://127.0.0.1:{port}/metrics"
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             text = answer.read().decode()
     assert "tunan_host_memory_total_bytes" in text
     assert "tunan_monitor_npus_readable" in text
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(url, timeout=5)
+        urllib.request.urlopen(url, timeout=60)
 
 
 def test_a_reading_that_hangs_is_not_waited_for_at_the_end() -> None:
@@ -165,7 +201,7 @@ def test_a_reading_that_hangs_is_not_waited_for_at_the_end() -> None:
 
     reader = Reader(read, interval=0.001)
     reader.start()
-    assert second.wait(30)
+    assert second.wait(60)
     reader.stop()
     assert reader.last.report
     release.set()

@@ -7,7 +7,7 @@ equals the earliest is, but the API server, which hears of everything last, only
 process spoke.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from tunan.diagnosis.scan import Extent, Scan
 from tunan.diagnosis.settings import WORDS as SETTINGS_WORDS
 
 Verdict = Literal["known", "unknown", "clean"]
+When = Callable[[Place], tuple[str, int, int]]
 
 _ORDER = {"cause": 0, "general": 1, "vague": 2, "consequence": 3}
 _UNKNOWN_AND_FATAL = 1
@@ -92,9 +93,9 @@ def diagnose_streams(logs: Iterable[tuple[str, BinaryIO]]) -> Diagnosis:
 
 
 def _judged(findings: Findings, extent: Extent, known: Knowledge) -> Diagnosis:
-    several = len({finding.place.log for finding in (*findings.known, *findings.unknown)}) > 1
+    when = _clock_of([finding.place for finding in (*findings.known, *findings.unknown)])
     errors = [finding for finding in findings.known if _is_error(finding)] + findings.unknown
-    errors.sort(key=lambda finding: _rank(finding, several))
+    errors.sort(key=lambda finding: _rank(finding, when))
     cause = errors[0] if errors else None
     kinds = {entry.id: entry.kind for entry in known.entries}
     counts = findings.counts
@@ -103,7 +104,7 @@ def _judged(findings: Findings, extent: Extent, known: Knowledge) -> Diagnosis:
     return Diagnosis(
         verdict=_verdict(cause, bool(repeated or codes)),
         cause=cause,
-        first=_first_to_fail(cause, errors, several),
+        first=_first_to_fail(cause, errors, when),
         others=_others(cause, errors),
         advice=advice_for(cause, findings) if cause else (),
         codes=codes,
@@ -121,7 +122,7 @@ def _is_error(finding: Finding) -> bool:
     return finding.entry is not None and finding.entry.kind in _ORDER and not finding.quiet
 
 
-def _rank(finding: Finding, several: bool) -> tuple[int, bool, bool, tuple[str, int, int]]:
+def _rank(finding: Finding, when: When) -> tuple[int, bool, bool, tuple[str, int, int]]:
     if finding.entry:
         order = _ORDER[finding.entry.kind]
     elif finding.depth > 1 or finding.fatal:
@@ -130,12 +131,25 @@ def _rank(finding: Finding, several: bool) -> tuple[int, bool, bool, tuple[str, 
         order = _UNKNOWN if finding.place.process else _UNKNOWN_WITHOUT_NAME
     # EngineCore also logs exceptions that are one request's, before it gives up over another.
     survived = finding.entry is None and not finding.fatal and finding.depth < 3
-    return order, finding.depth == 1, survived, _when(finding.place, several)
+    return order, finding.depth == 1, survived, when(finding.place)
 
 
-def _when(place: Place, several: bool) -> tuple[str, int, int]:
-    """One log stands in the order of time; several are put in order by what they say of it."""
-    return place.when if several else ("", 0, place.line)
+def _clock_of(places: Sequence[Place]) -> When:
+    """One log stands in the order of time; several are put in order by what they say of it, which
+    is a day without its year."""
+    if len({place.log for place in places}) < 2:
+        return lambda place: ("", 0, place.line)
+    new_year = {"12-", "01-"} <= {place.time[:3] for place in places}
+
+    def when(place: Place) -> tuple[str, int, int]:
+        time, order, line = place.when
+        return (
+            time.replace("01-", "13-", 1) if new_year and time[:3] == "01-" else time,
+            order,
+            line,
+        )
+
+    return when
 
 
 def _verdict(cause: Finding | None, said_to_fail: bool) -> Verdict:
@@ -145,10 +159,10 @@ def _verdict(cause: Finding | None, said_to_fail: bool) -> Verdict:
     return "known" if cause.entry else "unknown"
 
 
-def _first_to_fail(cause: Finding | None, errors: list[Finding], several: bool) -> Finding | None:
+def _first_to_fail(cause: Finding | None, errors: list[Finding], when: When) -> Finding | None:
     """The earliest of the ranks and the engine, or the cause where that came before them."""
     ranks = [finding for finding in errors if finding.depth >= 2 or finding is cause] or errors
-    return min(ranks, key=lambda f: (_when(f.place, several), -f.depth), default=None)
+    return min(ranks, key=lambda f: (when(f.place), -f.depth), default=None)
 
 
 def _others(cause: Finding | None, errors: list[Finding]) -> tuple[Finding, ...]:

@@ -90,7 +90,7 @@ class Findings:
         self.fallbacks: Counter[str] = Counter()
         self.codes: dict[str, Place] = {}
         self._known: dict[tuple[str, str, str], Finding] = {}
-        self._writers: dict[tuple[str, str], _Writer] = {}
+        self._writers: dict[tuple[str, str, str], _Writer] = {}
         self._shapes: dict[tuple[bytes, frozenset[str]], tuple[int, tuple[Match, ...]]] = {}
         self._orders: dict[str, int] = {}
         self._names: dict[tuple[str, str], str] = {}
@@ -115,13 +115,15 @@ class Findings:
 
     def device_of(self, place: Place) -> str:
         """The device that the process said it uses; empty if it did not."""
-        writer = self._writers.get((place.log, self.process_of(place)))
-        return writer.device if writer else ""
+        return self._writer_of(place).device
 
     def rank_of(self, place: Place) -> str:
         """The rank of the process, by its name or by what it said."""
-        writer = self._writers.get((place.log, self.process_of(place)))
-        return place.rank or (writer.rank if writer else "")
+        return place.rank or self._writer_of(place).rank
+
+    def _writer_of(self, place: Place) -> _Writer:
+        process = self.process_of(place)
+        return self._writers.get(_key(place.log, process, place.pid)) or _Writer()
 
     def take(self, candidate: Candidate) -> bool:
         """Looks at one line; whether it says anything."""
@@ -175,7 +177,7 @@ class Findings:
         return matches, bool(matches or followed or fatal or owner or noted)
 
     def _writer(self, line: LogLine) -> _Writer:
-        key = (self.log, line.process)
+        key = _key(self.log, line.process, line.pid)
         if len(self._writers) >= MOST_NAMES:
             return self._writers.get(key) or _Writer()
         return self._writers.setdefault(key, _Writer())
@@ -194,7 +196,9 @@ class Findings:
                         match.entry, place, line.text.strip(), line.depth, match.parts, quiet
                     )
             elif (
-                len(match.parts) > len(known.parts) and place.line - known.place.line <= BLOCK_LINES
+                len(match.parts) > len(known.parts)
+                and place.line - known.place.line <= BLOCK_LINES
+                and place.pid in ("", known.place.pid)
             ):
                 # Of one failure the line that says most is shown.
                 self._known[key] = replace(known, text=line.text.strip(), parts=match.parts)
@@ -220,6 +224,11 @@ class Findings:
             _add(writer.unknown, writer.pending)
         writer.pending = Finding(None, place, line.text.strip(), line.depth, fatal=writer.fatal)
         return True
+
+
+def _key(log: str, process: str, pid: str) -> tuple[str, str, str]:
+    """Of Ray's workers all have one name; what has none may be anybody's."""
+    return log, process, pid if process else ""
 
 
 def _add(unknown: list[Finding], finding: Finding) -> None:

@@ -5,16 +5,26 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# What Kubernetes, Docker, journald, `kubectl logs --prefix` and docker compose put before a line.
+# ECMA-48: colours, and what progress bars and terminals move the cursor with.
+_CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[()][0-9A-B])")
+# What Kubernetes, Docker, journald, `kubectl logs --prefix`, docker compose, mpirun and torchrun
+# put before a line.
+_UNIT = r"\S+ [\w./@-]+(?:\[\d+\])?: "
 _CARRIER = re.compile(
-    r"^(?:\d{4}-\d\d-\d\dT(?P<iso>\d\d:\d\d:\d\d)\S* (?:std(?:out|err) [FP] )?"
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./@-]+(?:\[\d+\])?: "
+    rf"^(?:\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\S* (?:std(?:out|err) [FP] |{_UNIT})?"
+    rf"|[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? {_UNIT}"
     r"|\[pod/[\w./-]+\] "
+    r"|\[\d+,\d+\]<std(?:out|err)>: ?"
+    r"|\[default\d+\]: ?"
     r"|[\w.-]+ +\| )+"
 )
+# Of a line that begins with something else, where a process says its name.
+_NAMED = re.compile(r"\([A-Za-z][\w-]* pid=\d+(?:, ip=[\w.:]+)?\) ")
+LONGEST_PREFIX = 200  # characters before that
+# Ray hands a worker's lines on with its own name before theirs: the last one wrote it.
 _PREFIX = re.compile(
-    r"^(?:\((?P<process>[\w-]+)(?: pid=(?P<pid>\d+))?(?:, ip=[\w.:]+)?\) )?"
+    r"^(?:\([\w-]+ pid=\d+(?:, ip=[\w.:]+)?\) (?=\([\w-]+ pid=))*"
+    r"(?:\((?P<process>[\w-]+)(?: pid=(?P<pid>\d+))?(?:, ip=[\w.:]+)?\) )?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d)"
     r" \[[^\]]*\] ?)?"
 )
@@ -82,10 +92,14 @@ def log_lines(lines: Iterable[str]) -> list[LogLine]:
 
 def log_line(line: str) -> LogLine:
     """One line, taken apart."""
-    text = _out_of_json(line) if line.startswith('{"log":') else line
-    text = _COLOUR.sub("", text) if "\x1b" in text else text
+    text = _out_of_json(line) if line.startswith("{") else line
+    text = _CONTROL.sub("", text) if "\x1b" in text else text
+    if "\r" in text:  # a progress bar, written over again and again
+        text = text.rstrip("\r").rpartition("\r")[2]
     if carrier := _CARRIER.match(text):
         text = text[carrier.end() :]
+    if not text.startswith("(") and (named := _NAMED.search(text, 0, LONGEST_PREFIX)):
+        text = text[named.start() :]
     prefix = _PREFIX.match(text)
     if prefix is None:
         return LogLine("", text)
@@ -111,10 +125,17 @@ def log_line(line: str) -> LogLine:
     )
 
 
+# Docker's json-file driver and collectors of logs, journald's `-o json`, programs' own loggers.
+_MEMBER = re.compile(r'"(?:log|message|msg|MESSAGE)" ?: ?"(?P<text>(?:[^"\\]|\\.)*)')
+
+
 def _out_of_json(line: str) -> str:
-    """The line that Docker's json-file driver has wrapped."""
+    """The line that is wrapped in an object, also where the object is cut."""
+    member = _MEMBER.search(line)
+    if member is None:
+        return line
     try:
-        text = json.loads(line)["log"]
-    except (ValueError, RecursionError):
-        return line  # cut
-    return text.rstrip("\n") if isinstance(text, str) else line
+        text = str(json.loads(f'"{member["text"]}"', strict=False))
+    except ValueError:  # cut within an escape, or none that there is
+        text = member["text"]
+    return text.rstrip("\n")

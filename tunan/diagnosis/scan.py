@@ -30,9 +30,14 @@ _NO_TEXT = {
     b"\xfd7zXZ": "xzcat",
     b"BZh9": "bzcat",
     b"PK\x03\x04": "unzip -p",
+    b"LPKSHHRH": "journalctl --file",
+    b"\xff\xfe\x00\x00": "iconv -f UTF-32 -t UTF-8",
     b"\xff\xfe": "iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "iconv -f UTF-16 -t UTF-8",
 }
+_LOOKED_AT = 4096  # bytes, for what has no such beginning
+_NO_SIGNS = bytes({*range(1, 32), 127} - set(b"\t\n\r\x1b\x08\x0c"))  # of any text
+_TOO_MANY_OF_THEM = 0.03
 # Shapes whose digits decide: a status of ACL, a code of CANN.
 _CODES = re.compile(
     rb"(?i:code|ret|status|failed|error|result)\W{0,4}(?:is\W{0,2})?0{6}(?!0)|E[A-Z0]0{4}(?!0)"
@@ -69,10 +74,11 @@ class Scan:
         self._wanted = frozenset(word.encode() for word in words)
         self._take = take
         self._dull: set[bytes] = set()
+        self._said = 0  # lines of interest
 
     def read(self, file: BinaryIO, name: str = "-") -> None:
-        """Reads a log to its end. Raises OSError, and UsageError if it is compressed or UTF-16,
-        both with its `name`."""
+        """Reads a log to its end. Raises OSError, and UsageError if it is compressed, UTF-16 or no
+        text that says anything, both with its `name`."""
         try:
             self._read(file, name)
         except OSError as error:
@@ -80,13 +86,14 @@ class Scan:
 
     def _read(self, file: BinaryIO, name: str) -> None:
         before, self.extent.lines = self.extent.lines, 0
-        begun = b""
-        first = True
+        begun, odd, said_before = b"", None, self._said
         while piece := file.read(PIECE_BYTES):
-            if first:
+            if odd is None:
                 _refuse_what_is_no_text(piece, name)
-                first = False
+                odd = _is_odd(piece)
             self.extent.size += len(piece)
+            if b"\0" in piece:  # the hole where a log was emptied while it was written
+                piece = piece.replace(b"\0", b"")
             whole, end, rest = piece.rpartition(b"\n")
             if not end:
                 begun = (begun + piece)[:LONGEST_LINE]
@@ -96,6 +103,8 @@ class Scan:
         if begun:
             self._read_lines(begun)
         self.extent.lines += before
+        if odd and self._said == said_before:
+            raise UsageError(f"{name}: is not a text, so no log; give what the engine printed")
 
     def _read_lines(self, piece: bytes) -> None:
         first = self.extent.lines + 1
@@ -114,7 +123,9 @@ class Scan:
         words = self._wanted.intersection(line.translate(_FOLD).split())
         if not (words or any(sign in line for sign in _SIGNS) or _CANN_CODE.search(line)):
             return False
-        return self._take(Candidate(number, line, frozenset(word.decode() for word in words)))
+        says = self._take(Candidate(number, line, frozenset(word.decode() for word in words)))
+        self._said += says
+        return says
 
 
 def _refuse_what_is_no_text(begin: bytes, name: str) -> None:
@@ -122,3 +133,15 @@ def _refuse_what_is_no_text(begin: bytes, name: str) -> None:
     for magic, program in _NO_TEXT.items():
         if begin.startswith(magic):
             raise UsageError(f"{name}: is not plain text: `{program} {name} | tunan diagnose -`")
+    looked_at = begin[: _LOOKED_AT & ~1]
+    for encoding, high in (("UTF-16LE", 1), ("UTF-16BE", 0)):
+        zeros = looked_at[high::2].count(0), looked_at[1 - high :: 2].count(0)
+        if zeros[0] > len(looked_at) / 4 and not zeros[1]:
+            program = f"iconv -f {encoding} -t UTF-8"
+            raise UsageError(f"{name}: is not plain text: `{program} {name} | tunan diagnose -`")
+
+
+def _is_odd(begin: bytes) -> bool:
+    looked_at = begin[:_LOOKED_AT]
+    odd = len(looked_at) - len(looked_at.translate(None, _NO_SIGNS))
+    return odd > _TOO_MANY_OF_THEM * len(looked_at)

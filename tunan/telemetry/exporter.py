@@ -2,18 +2,26 @@
 
 import errno
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
 from tunan.ascend.probes.npus import look_at_npus
 from tunan.ascend.probes.sight import this_machine
 from tunan.errors import OutsideError, TunanError, UsageError
+from tunan.telemetry.ecc import look_at_ecc_counts
 from tunan.telemetry.host_metrics import HostCollector
 from tunan.telemetry.links import look_at_links
 from tunan.telemetry.npu_metrics import NpuCollector
 from tunan.telemetry.reading import Reader
+from tunan.telemetry.targets import Asking
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication
+
+Say = Callable[[str], None]
 
 
 def registry_of(reader: Reader) -> CollectorRegistry:
@@ -25,9 +33,12 @@ def registry_of(reader: Reader) -> CollectorRegistry:
 
 
 @contextmanager
-def exporting(host: str, port: int, interval: float) -> Iterator[tuple[int, Reader]]:
+def exporting(
+    host: str, port: int, interval: float, asking: Asking | None = None, say: Say = print
+) -> Iterator[tuple[int, Reader]]:
     """Serves `/metrics` while the block runs; yields the port (another than 0) and the reader.
 
+    With `asking` the metrics of its targets are there too; `say` is told which ones are not.
     Raises `OutsideError` if the port is taken or `host` is none of this machine, `UsageError` if
     it is no address at all.
     """
@@ -35,19 +46,47 @@ def exporting(host: str, port: int, interval: float) -> Iterator[tuple[int, Read
         lambda: look_at_npus(this_machine()),
         interval,
         lambda count: look_at_links(this_machine(), count),
+        lambda report: look_at_ecc_counts(this_machine(), report),
     )
-    try:
-        server, thread = start_http_server(port, addr=host, registry=registry_of(reader))
-    except (OSError, UnicodeError) as error:
-        raise _refused(host, port, error) from None
-    reader.start()
-    try:
-        yield server.server_port, reader
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-        reader.stop()
+    registry = registry_of(reader)
+    with ExitStack() as stack:
+        if asking is not None and asking.targets:
+            registry = stack.enter_context(_with_others(registry, asking, say))
+        try:
+            server, thread = start_http_server(port, addr=host, registry=registry)
+        except (OSError, UnicodeError) as error:
+            raise _refused(host, port, error) from None
+        server.set_app(_as_text(make_wsgi_app(registry)))
+        reader.start()
+        try:
+            yield server.server_port, reader
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+            reader.stop()
+
+
+def _as_text(app: "WSGIApplication") -> "WSGIApplication":
+    """`app` for askers that prefer OpenMetrics too: prometheus_client 0.26 writes `vllm:x` as
+    `vllm_x` in it."""
+
+    def plain(environment: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:
+        return app({**environment, "HTTP_ACCEPT": "text/plain"}, start)
+
+    return plain
+
+
+@contextmanager
+def _with_others(own: CollectorRegistry, asking: Asking, say: Say) -> Iterator[CollectorRegistry]:
+    # Imported here: an HTTP client takes longer to load than all the rest.
+    from tunan.telemetry.fronting import Fronting
+    from tunan.telemetry.scraper import Scraper
+
+    with Scraper(asking) as scraper:
+        registry = CollectorRegistry()
+        registry.register(Fronting(own, scraper.pages, say))
+        yield registry
 
 
 def _refused(host: str, port: int, error: OSError | UnicodeError) -> TunanError:

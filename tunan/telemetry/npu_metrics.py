@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tunan.ascend.probes.npu import NpuDevice
+from tunan import __version__
+from tunan.ascend.probes.npu import NpuDevice, NpuReport
+from tunan.ascend.probes.npu_smi_fields import Ecc
 from tunan.telemetry.reading import Reader, Reading, device_ids
 
 LABELS = (
@@ -24,8 +26,10 @@ Value = Callable[[NpuDevice], float | None]
 
 
 def _health(device: NpuDevice) -> float | None:
-    """1 is healthy, 0 is not, as npu-exporter has it."""
-    return None if device.health is None else float(device.health.upper() == "OK")
+    """1 is healthy, 0 is not (`UNKNOWN`, of a device that does not answer, is not either), as
+    npu-exporter has it. What is not told is neither."""
+    told = (device.health or "").upper()
+    return None if told in ("", "-", "NA") else float(told == "OK")
 
 
 def _utilization(device: NpuDevice) -> float | None:
@@ -43,8 +47,6 @@ _GAUGES: tuple[tuple[str, str, Value], ...] = (
     ("npu_chip_info_hbm_utilization", "HBM in use, per cent", _utilization),
     ("npu_chip_info_total_memory", "DDR, MB", lambda d: d.ddr_total_mb or None),
     ("npu_chip_info_used_memory", "DDR, MB", lambda d: d.ddr_used_mb if d.ddr_total_mb else None),
-    ("npu_chip_info_hbm_ecc_single_bit_error_cnt", "corrected", lambda d: d.ecc_single_bit),
-    ("npu_chip_info_hbm_ecc_double_bit_error_cnt", "not corrected", lambda d: d.ecc_double_bit),
     ("npu_utilization", "AI cores, per cent", lambda d: d.aicore_percent),
     ("npu_memory_used", "memory that models are loaded into, MB", lambda d: d.memory_used_mb),
 )
@@ -64,7 +66,7 @@ class NpuCollector(Collector):
             return
         devices = list(zip(device_ids(reading.report), reading.report.devices, strict=True))
         labels = {number: _labels(number, device) for number, device in devices}
-        yield GaugeMetricFamily("machine_npu_nums", "NPUs seen", value=len(devices))
+        yield from _of_machine(reading.report)
         for name, text, value in _GAUGES:
             family = GaugeMetricFamily(name, text, labels=LABELS)
             for number, device in devices:
@@ -73,6 +75,7 @@ class NpuCollector(Collector):
             yield family
         yield _names(devices)
         yield _links(reading, labels)
+        yield from _errors(reading, devices, labels)
         yield from _processes(reading, devices, labels)
 
 
@@ -96,6 +99,46 @@ def _of_reader(reading: Reading) -> Iterator[Metric]:
     for number in sorted(reading.seen):
         missing.add_metric([number], float(number not in here))
     yield missing
+
+
+def _of_machine(report: NpuReport) -> Iterator[Metric]:
+    """How many there are. Healthy, not healthy and not told are all of them together."""
+    health = [_health(device) for device in report.devices]
+    counts = {
+        "machine_npu_nums": len(report.devices),
+        "machine_card_nums": len({device.npu for device in report.devices}),
+        "machine_healthy_npu_nums": health.count(1),
+        "machine_unhealthy_npu_nums": health.count(0),
+        "machine_unknown_npu_nums": health.count(None),
+    }
+    for name, count in counts.items():
+        yield GaugeMetricFamily(name, "how many were seen", value=count)
+    if report.driver:
+        versions = GaugeMetricFamily(
+            "node_base_info", "always 1", labels=("exporterVersion", "driverVersion")
+        )
+        versions.add_metric((f"tunan-{__version__}", report.driver), 1)
+        yield versions
+
+
+_ERRORS: tuple[tuple[str, str, Callable[[Ecc], int | None]], ...] = (
+    ("single_bit_error_cnt", "corrected", lambda ecc: ecc.single_bit),
+    ("double_bit_error_cnt", "not corrected", lambda ecc: ecc.double_bit),
+    ("double_bit_isolated_pages_cnt", "pages out of use", lambda ecc: ecc.isolated_pages),
+)
+
+
+def _errors(
+    reading: Reading, devices: list[tuple[str, NpuDevice]], labels: dict[str, list[str]]
+) -> Iterator[Metric]:
+    """Of HBM alone: the counts of a device without it are those of other memory."""
+    for name, text, value in _ERRORS:
+        family = GaugeMetricFamily(f"npu_chip_info_hbm_ecc_{name}", text, labels=LABELS)
+        for place, (number, device) in enumerate(devices):
+            ecc = reading.ecc.get(place) if device.hbm_total_mb else None
+            if ecc is not None and (count := value(ecc)) is not None:
+                family.add_metric(labels[number], count)
+        yield family
 
 
 def _names(devices: list[tuple[str, NpuDevice]]) -> Metric:
@@ -127,6 +170,8 @@ def _processes(
         if held is None:
             continue  # not told, which is not none
         count.add_metric(labels[number], len(held))
+        if not held:  # npu-exporter says so too
+            each.add_metric([*labels[number], "", ""], 0)
         for process in held:
             if process.memory_mb is not None:
                 each.add_metric([*labels[number], str(process.pid), ""], process.memory_mb)

@@ -6,19 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tunan.ascend.probes.npu import NpuReport
+from tunan.ascend.probes.npu_smi_fields import Ecc
 from tunan.ascend.probes.probe import Probe
 
 Read = Callable[[], Probe[NpuReport]]
 ReadLinks = Callable[[int], Mapping[int, bool]]
-LINKS_EVERY_S = 30.0  # a process for each device, of something that seldom changes
+ReadEcc = Callable[[NpuReport], Mapping[int, Ecc]]
+SELDOM_S = 30.0  # a process for each device, of something that seldom changes
 
 
 @dataclass(frozen=True)
 class Reading:
     """The last report, None if the last reading failed; `seen`: ids of all devices so far.
 
-    `at` is Unix time, `seconds` how long it took, `failures` counts since the start. `links`:
-    whether the network port of the device at a place of the report is up, where that is known.
+    `at` is Unix time, `seconds` how long it took, `failures` counts since the start. Of the device
+    at a place of the report, where that is known: `links`, whether its network port is up; `ecc`,
+    the errors in its memory.
     """
 
     report: NpuReport | None = None
@@ -28,19 +31,28 @@ class Reading:
     failures: int = 0
     seen: frozenset[str] = frozenset()
     links: Mapping[int, bool] = field(default_factory=dict)
+    ecc: Mapping[int, Ecc] = field(default_factory=dict)
 
 
 class Reader:
     """Asks `read` every `interval` seconds in a thread of its own; a hung tool delays only this.
 
-    `links` is asked for the ports of so many devices, not oftener than every `LINKS_EVERY_S`.
+    `links` is asked for the ports of so many devices, `ecc` for the errors of all, neither oftener
+    than every `SELDOM_S`.
     """
 
-    def __init__(self, read: Read, interval: float, links: ReadLinks = lambda _: {}) -> None:
+    def __init__(
+        self,
+        read: Read,
+        interval: float,
+        links: ReadLinks = lambda _: {},
+        ecc: ReadEcc = lambda _: {},
+    ) -> None:
         self._read = read
         self._interval = interval
         self._links = links
-        self._links_due = 0.0
+        self._ecc = ecc
+        self._due = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="npu-reader", daemon=True)
         self.last = Reading()
@@ -69,18 +81,18 @@ class Reader:
         )
         if probe.value:
             ids = frozenset(device_ids(probe.value))
-            links = self._links_of(len(probe.value.devices))
-            taken = replace(taken, seen=taken.seen | ids, links=links)
+            links, ecc = self._seldom_asked(probe.value)
+            taken = replace(taken, seen=taken.seen | ids, links=links, ecc=ecc)
         self.last = taken
 
-    def _links_of(self, count: int) -> Mapping[int, bool]:
-        """The last ones, unless they are old or those of another number of devices."""
-        now = time.monotonic()
+    def _seldom_asked(self, report: NpuReport) -> tuple[Mapping[int, bool], Mapping[int, Ecc]]:
+        """The last answers, unless they are old or those of another number of devices."""
+        now, count = time.monotonic(), len(report.devices)
         before = self.last.report
-        if now >= self._links_due or before is None or len(before.devices) != count:
-            self._links_due = now + max(self._interval, LINKS_EVERY_S)
-            return self._links(count)
-        return self.last.links
+        if now >= self._due or before is None or len(before.devices) != count:
+            self._due = now + max(self._interval, SELDOM_S)
+            return self._links(count), self._ecc(report)
+        return self.last.links, self.last.ecc
 
     def _go_on(self) -> None:
         while not self._stop.wait(self._interval):
