@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 USAGE = {"stream_options": {"include_usage": True}}
-ANSWER = {"max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
+ANSWER = {"max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
 CASES: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"messages": [{"role": "user", "content": "Question 111"}], **USAGE}),
     (COMPLETION, {"prompt": "Answer 42", "stop": ["no such text", "图"], **USAGE}),

@@ -32,6 +32,15 @@ def test_nothing_is_fetched_and_nothing_is_reported_home() -> None:
     assert wanted.items() <= environment.items()
 
 
+@pytest.mark.parametrize(("eager", "disabled"), [(None, True), (True, True), (False, False)])
+def test_an_eager_engine_compiles_nothing_at_the_first_request_that_wants_it(
+    eager: bool | None, disabled: bool
+) -> None:
+    model = {"path": "/m", "enforce_eager": eager}
+    environment = engine_environment(laptop(), deployment(model=model), DIRECTORIES)
+    assert ("TORCH_COMPILE_DISABLE" in environment) is disabled
+
+
 def test_compile_caches_last() -> None:
     environment = engine_environment(laptop(), deployment(), DIRECTORIES)
     assert environment["VLLM_CACHE_ROOT"] == "/cache/vllm"

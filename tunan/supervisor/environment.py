@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tunan.config import Deployment
+from tunan.supervisor.arguments import compiles
 from tunan.supervisor.cpu_layout import as_list, cpus_of_ranks
 from tunan.supervisor.directories import Directories
 from tunan.supervisor.machine import Machine
@@ -34,6 +35,10 @@ def engine_environment(
         "VLLM_CPU_OMP_THREADS_BIND": "|".join(as_list(cpus) for cpus in ranks),
         "OMP_NUM_THREADS": str(max(len(cpus) for cpus in ranks)),
     }
+    if not compiles(deployment):
+        # Or the first request for logprobs compiles one small function of the sampler, while the
+        # streams of all others wait: for ten seconds, or a minute where cores are few.
+        environment["TORCH_COMPILE_DISABLE"] = "1"
     if deployment.parallel.layer_partition is not None:
         layers = ",".join(str(count) for count in deployment.parallel.layer_partition)
         environment["VLLM_PP_LAYER_PARTITION"] = layers
