@@ -1,13 +1,14 @@
 """Linear layers: Tunan's int8 and int4 kernels against vLLM's own CPU kernels and plain reading.
 
-    python -m benchmarks.kernels           5 minutes on two cores, 4 GB
+    python -m benchmarks.kernels           6 minutes on two cores, 4 GB
 
 Each subject does one layer of x [M, K] bfloat16 to y [M, N] bfloat16, int8 ones with the
 quantisation of x, over copies of the weights that together are larger than a CPU's own share of its
-caches. vLLM's are torch.ops._C.onednn_scaled_mm (W8A8, dynamic_scaled_int8_quant before it) and
-onednn_mm (bfloat16). In every repeat the subjects run one after the other, `read` among them, which
-reads as many bytes as the int8 weights have with the same threads; medians and the spread of the
-repeats are given. Writes benchmarks/results/kernels.json.
+caches; int4 in groups of 128 and, as `w4g32`, of 32. vLLM's are torch.ops._C.onednn_scaled_mm
+(W8A8, dynamic_scaled_int8_quant before it) and onednn_mm (bfloat16). In every repeat the subjects
+run one after the other, `read` among them, which reads as many bytes as the int8 weights have with
+the same threads; medians and the spread of the repeats are given. Writes
+benchmarks/results/kernels.json.
 """
 
 import argparse
@@ -31,7 +32,7 @@ SHAPES = ((2048, 5632), (5632, 2048), (576, 3072))
 ROWS = (1, 8, 32, 512)
 THREADS = (1, 2)
 BYTES_OF_ALL_COPIES = 256 << 20
-GROUP = 128
+GROUPS = {"w4": 128, "w4g32": 32}
 # Long enough to be measured, in seconds a subject and repeat.
 ENOUGH = 0.05
 
@@ -86,7 +87,7 @@ def measure_shape(inputs: int, outputs: int, repeats: int) -> list[dict[str, obj
     scale = torch.rand(outputs) * 1e-3 + 1e-4
     subjects = [
         our_w8(weight, scale),
-        our_w4(weight),
+        *(our_w4(weight, name) for name in GROUPS),
         vllm_w8a8(weight, scale),
         vllm_bf16(weight, scale),
         plain_reading(weight.numel()),
@@ -120,9 +121,18 @@ def summary(
         "from_to": {name: [round(min(v), 1), round(max(v), 1)] for name, v in times.items()},
         "read_gb_s": round(inputs * outputs / middle["read"] / 1e3, 1),
         "w8_of_roofline": round(middle["read"] / middle["w8"], 3),
+        **{
+            f"{name}_of_roofline": round(middle["read"] * w4_bytes_of_int8(group) / middle[name], 3)
+            for name, group in GROUPS.items()
+        },
         "w8_over_vllm_w8a8": round(middle["vllm_w8a8"] / middle["w8"], 3),
         "w4_over_vllm_bf16": round(middle["vllm_bf16"] / middle["w4"], 3),
     }
+
+
+def w4_bytes_of_int8(group: int) -> float:
+    """Bytes of int4 weights with float16 scales for each of int8 weights."""
+    return 0.5 + 2 / group
 
 
 def microseconds(subject: Subject, x: torch.Tensor) -> float:
@@ -158,10 +168,10 @@ def our_w8(weight: torch.Tensor, scale: torch.Tensor) -> Subject:
     return ours("w8", pack_w8(weight, scale))
 
 
-def our_w4(weight: torch.Tensor) -> Subject:
-    groups = -(-weight.shape[1] // GROUP)
-    scale = torch.full((weight.shape[0], groups), 1e-3, dtype=torch.float16)
-    return ours("w4", pack_w4(weight >> 4, scale, GROUP))
+def our_w4(weight: torch.Tensor, name: str) -> Subject:
+    group = GROUPS[name]
+    scale = torch.full((weight.shape[0], -(-weight.shape[1] // group)), 1e-3, dtype=torch.float16)
+    return ours(name, pack_w4(weight >> 4, scale, group))
 
 
 def vllm_w8a8(weight: torch.Tensor, scale: torch.Tensor) -> Subject:

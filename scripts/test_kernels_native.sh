@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the C++ of the CPU kernels outside Python, on vectors that Python writes with this CPU's
 # kernels: under the address and undefined-behaviour sanitizers, and, on x86-64, cross-built for ARM in
-# qemu on CPUs with and without the dot product. All bits have to agree. VENV comes from the Makefile.
+# qemu on CPUs with and without matrix and dot products. All bits have to agree. VENV comes from the
+# Makefile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,7 +38,7 @@ checksum=$(tail -n1 <<<"$attention")
 command -v aarch64-linux-gnu-g++ >/dev/null || die "no aarch64-linux-gnu-g++; apt-get install g++-aarch64-linux-gnu"
 command -v qemu-aarch64 >/dev/null || die "no qemu-aarch64; apt-get install qemu-user"
 build build/kernels-aarch64 -DCMAKE_TOOLCHAIN_FILE="$PWD/tunan/kernels/aarch64.cmake"
-for cpu in max cortex-a76:neon_dotprod cortex-a72:neon; do
+for cpu in max:neon_i8mm cortex-a76:neon_dotprod cortex-a72:neon; do
     echo "test-kernels-native: ARM, $cpu"
     output=$(qemu-aarch64 -cpu "${cpu%:*}" -L /usr/aarch64-linux-gnu build/kernels-aarch64/kernel_vectors "$vectors") ||
         { echo "$output"; exit 1; }

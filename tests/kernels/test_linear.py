@@ -37,7 +37,7 @@ def test_sums_are_exact_for_every_tail(form: str, rows: int, outputs: int, input
     assert torch.equal(exact_sums(x, layer.pack()), (x.long() @ layer.values.T).float())
 
 
-@pytest.mark.parametrize("form", ["w8", "w4g64"])
+@pytest.mark.parametrize("form", ["w8", "w8g32", "w4g32", "w4g64"])
 def test_every_number_of_rows_of_a_tile_is_exact(form: str) -> None:
     layer = weights(form, 70, 321, ones=True)
     packed = layer.pack()
@@ -180,6 +180,17 @@ def test_results_too_large_for_half_precision_are_infinite() -> None:
     layer.scales.fill_(1e3)
     out = linear(torch.ones(1, 64), layer.pack(), out=torch.empty(1, 32, dtype=torch.float16))
     assert bool(out.isinf().all())
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_results_too_small_for_normal_numbers_are_rounded_and_not_flushed(rows: int) -> None:
+    layer = weights("w8", 64, 128)
+    layer.scales.fill_(1e-41)
+    x = torch.randn(rows, 128, generator=torch.Generator().manual_seed(12)).bfloat16()
+    here = linear(x, layer.pack())
+    assert bool((here != 0).any())
+    kernels.select_isa("scalar")
+    assert torch.equal(here.view(torch.int16), linear(x, layer.pack()).view(torch.int16))
 
 
 def test_rows_may_be_a_slice_of_a_wider_tensor_and_so_may_the_result() -> None:

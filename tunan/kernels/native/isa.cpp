@@ -20,9 +20,10 @@ struct Features {
     bool avx2 = false;
     bool avx_vnni = false;
     bool avx512_vnni = false;
-    bool amx_int8 = false;
+    bool amx = false;
     bool neon = false;
     bool dotprod = false;
+    bool i8mm = false;
 };
 
 #if defined(__x86_64__)
@@ -43,9 +44,10 @@ Features detect() {
     const bool avx512 = bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31);  // F DQ BW VL
     found.avx512_vnni = found.avx2 && zmm && avx512 && bit(c, 11);
     const bool os_saves_tiles = (low & 0x60000) == 0x60000;
-    found.amx_int8 = found.avx512_vnni && os_saves_tiles && bit(d, 24) && bit(d, 25);
+    const bool tiles = os_saves_tiles && bit(d, 22) && bit(d, 24) && bit(d, 25);  // BF16 TILE INT8
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
         found.avx_vnni = found.avx2 && bit(a, 4);
+        found.amx = found.avx512_vnni && tiles && bit(a, 5);  // AVX512_BF16
     }
     return found;
 }
@@ -53,7 +55,8 @@ Features detect() {
 // Linux gives a process the tile registers only after it has asked, once for all its threads and
 // children. It refuses where a thread's signal stack could not hold them.
 bool may_use_tiles() {
-    constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM
+    constexpr int request_permission = 0x1023,
+                  tile_data = 18;  // ARCH_REQ_XCOMP_PERM
     static const bool granted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
     return granted;
 }
@@ -64,7 +67,7 @@ bool supported_by(const Features& cpu, Isa isa) {
         case Isa::avx2: return cpu.avx2;
         case Isa::avx2_vnni: return cpu.avx_vnni;
         case Isa::avx512_vnni: return cpu.avx512_vnni;
-        case Isa::avx512_amx: return cpu.amx_int8 && may_use_tiles();
+        case Isa::avx512_amx: return cpu.amx && may_use_tiles();
         default: return false;
     }
 }
@@ -72,11 +75,13 @@ bool supported_by(const Features& cpu, Isa isa) {
 // From the kernel's ABI: an old C library's headers may not have the newer names.
 constexpr unsigned long kHwcapAsimd = 1ul << 1;
 constexpr unsigned long kHwcapDotprod = 1ul << 20;
+constexpr unsigned long kHwcap2I8mm = 1ul << 13;
 
 Features detect() {
     Features found;
     found.neon = getauxval(AT_HWCAP) & kHwcapAsimd;
     found.dotprod = getauxval(AT_HWCAP) & kHwcapDotprod;
+    found.i8mm = found.dotprod && getauxval(AT_HWCAP2) & kHwcap2I8mm;
     return found;
 }
 
@@ -85,6 +90,7 @@ bool supported_by(const Features& cpu, Isa isa) {
         case Isa::scalar: return true;
         case Isa::neon: return cpu.neon;
         case Isa::neon_dotprod: return cpu.dotprod;
+        case Isa::neon_i8mm: return cpu.i8mm;
         default: return false;
     }
 }

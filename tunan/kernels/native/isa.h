@@ -7,7 +7,7 @@
 #if defined(__x86_64__)
 #define TUNAN_ISAS(X) X(scalar) X(avx2) X(avx2_vnni) X(avx512_vnni) X(avx512_amx)
 #elif defined(__aarch64__)
-#define TUNAN_ISAS(X) X(scalar) X(neon) X(neon_dotprod)
+#define TUNAN_ISAS(X) X(scalar) X(neon) X(neon_dotprod) X(neon_i8mm)
 #else
 #define TUNAN_ISAS(X) X(scalar)
 #endif

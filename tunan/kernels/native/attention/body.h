@@ -5,6 +5,7 @@
 #include "attention/fetch.h"
 #include "attention/queries.h"
 #include "attention/softmax.h"
+#include "attention/tiled.h"
 #include "attention/vector_ops.h"
 
 namespace tunan {
@@ -19,10 +20,13 @@ class Item {
         tiles_ = TileSource<kType>(shape, item, memory_.tile);
         row_low_ = row_limit(0).low;
         row_high_ = row_limit(rows_ - 1).high;
+        tiled_ = kTiled && TiledRows<Ops, kType>::fit(shape, rows_);
     }
 
     void run() {
         prepare_queries();
+        if constexpr (kTiled)
+            if (tiled_) tiled_rows().begin(rows_);
         for (int part = item_.first_part; part < item_.last_part; ++part) {
             clear(memory_.state);
             attend_part(part);
@@ -34,6 +38,8 @@ class Item {
             else
                 merge_state(memory_.state);
         }
+        if constexpr (kTiled)
+            if (tiled_) Ops::end_tiles();
         if (!item_.partial) write_output();
     }
 
@@ -44,6 +50,10 @@ class Item {
     }
 
   private:
+    static constexpr bool kTiled = Ops::kRowsOfTiles > 0 && kType != DType::f32;
+
+    TiledRows<Ops, kType> tiled_rows() const { return {shape_, memory_}; }
+
     struct Limit {
         int low, high;  // keys the row sees
     };
@@ -133,6 +143,12 @@ class Item {
         for (int start = low / kTile * kTile; start < high; start += kTile) {
             const int count = high - start < kTile ? high - start : kTile;
             const Tile tile = tiles_.fetch(start, count);
+            if constexpr (kTiled) {
+                if (tiled_) {
+                    attend_in_tiles(tile, start, count);
+                    continue;
+                }
+            }
             int r = 0;
             for (; r + 4 <= rows_; r += 4) attend_rows<4>(tile, r, start, count);
             if (rows_ - r == 3) attend_rows<3>(tile, r, start, count);
@@ -141,19 +157,43 @@ class Item {
         }
     }
 
-    template <int R>
-    void attend_rows(const Tile& tile, int row, int start, int count) {
-        alignas(64) float scores[R * kTile];
-        float alpha[R];
+    void attend_in_tiles(const Tile& tile, int start, int count) {
+        alignas(64) float scores[Ops::kRowsOfTiles * kTile];
+        float alpha[Ops::kRowsOfTiles];
         const int groups = (count + kGroup - 1) / kGroup;
-        score<R>(tile, row, groups, scores);
-        for (int r = 0; r < R; ++r) {
+        TiledRows<Ops, kType> tiled = tiled_rows();
+        tiled.take_values(tile, groups);
+        for (int row = 0; row < rows_; row += Ops::kRowsOfTiles) {
+            const int rows = at_most(rows_ - row, Ops::kRowsOfTiles);
+            tiled.score(tile, row, rows, groups, scores);
+            weights_of(scores, row, rows, start, count, alpha);
+            tiled.weigh(tile, rows, scores, alpha, accumulated(row));
+        }
+    }
+
+    // Scores of `rows` rows become weights, and alpha what earlier sums are scaled by.
+    void weights_of(float* scores, int row, int rows, int start, int count, float* alpha) {
+        const int groups = (count + kGroup - 1) / kGroup;
+        for (int r = 0; r < rows; ++r) {
             const Limit limit = row_limit(row + r);
             float* s = scores + r * kTile;
             adjust_scores(s, row + r, start, groups * kGroup);
             alpha[r] = softmax_row(s, limit.low - start, at_most(limit.high - start, count),
                                    memory_.state[row + r], memory_.state[rows_ + row + r]);
         }
+    }
+
+    float* accumulated(int row) const {
+        return memory_.state + 2 * rows_ + static_cast<int64_t>(row) * shape_.value_size;
+    }
+
+    template <int R>
+    void attend_rows(const Tile& tile, int row, int start, int count) {
+        alignas(64) float scores[R * kTile];
+        float alpha[R];
+        const int groups = (count + kGroup - 1) / kGroup;
+        score<R>(tile, row, groups, scores);
+        weights_of(scores, row, R, start, count, alpha);
         weigh<R>(tile, row, count, scores, alpha);
     }
 
@@ -171,7 +211,7 @@ class Item {
                                                     memory_.query_sum + row, tile.keys + g, latent,
                                                     dots + g * kGroup);
             });
-            scale_dots<R, false>(dots, tile.key_scales, memory_.query_scale + row, groups, scores);
+            scale_dots<false>(R, dots, tile.key_scales, memory_.query_scale + row, groups, scores);
             if (!shape_.rope_size) return;
             each_groups<R>(groups, [&](auto count, int g) {
                 const char* keys[kTileGroups];
@@ -181,7 +221,7 @@ class Item {
                                                     memory_.rope_sum + row, keys, shape_.rope_size,
                                                     dots + g * kGroup);
             });
-            scale_dots<R, true>(dots, tile.rope_scales, memory_.rope_scale + row, groups, scores);
+            scale_dots<true>(R, dots, tile.rope_scales, memory_.rope_scale + row, groups, scores);
         } else if constexpr (kType == DType::bf16) {
             using Query = std::conditional_t<Ops::kBf16Products, uint16_t, float>;
             each_groups<R>(groups, [&](auto count, int g) {
@@ -205,22 +245,6 @@ class Item {
         for (; g < groups; ++g) f(std::integral_constant<int, 1>(), g);
     }
 
-    template <int R, bool kAdd>
-    static void scale_dots(const int32_t* dots, const float* const* key_scales,
-                           const float* query_scales, int groups, float* scores) {
-        for (int r = 0; r < R; ++r) {
-            for (int g = 0; g < groups; ++g) {
-                const int at = r * kTile + g * kGroup;
-                for (int t = 0; t < kGroup; t += kLanes) {
-                    const FloatVector scale = load(key_scales[g] + t) * broadcast(query_scales[r]);
-                    const FloatVector dot = to_floats(load_ints(dots + at + t));
-                    store(scores + at + t,
-                          kAdd ? load(scores + at + t) + dot * scale : dot * scale);
-                }
-            }
-        }
-    }
-
     void adjust_scores(float* scores, int row, int start, int count) const {
         if constexpr (kType != DType::int8)  // there it is in the query's scale
             for (int t = 0; t < count; t += kLanes)
@@ -237,7 +261,7 @@ class Item {
     template <int R>
     void weigh(const Tile& tile, int row, int count, const float* weights, const float* alpha) {
         const int size = shape_.value_size, groups = (count + kGroup - 1) / kGroup;
-        float* acc = memory_.state + 2 * rows_ + static_cast<int64_t>(row) * size;
+        float* acc = accumulated(row);
         if constexpr (kType == DType::int8) {
             alignas(64) uint8_t steps[R * kTile];
             float step[R];
@@ -282,6 +306,7 @@ class Item {
     const AttentionItem& item_;
     int rows_;
     int row_low_, row_high_;
+    bool tiled_;
     ItemMemory memory_;
     TileSource<kType> tiles_;
 };

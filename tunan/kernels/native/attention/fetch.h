@@ -35,12 +35,13 @@ struct ItemMemory {
         query_sum = take<int32_t>(memory, sizeof(int32_t) * rows);
         rope_sum = take<int32_t>(memory, sizeof(int32_t) * rows);
         tile = take<char>(memory, tile_bytes(shape));
+        joined = take<char>(memory, joined_bytes(shape));
     }
 
     static size_t bytes(const AttentionShape& shape, int rows) {
         return 2 * rounded(sizeof(float) * partial_floats(rows, shape.value_size)) +
                rounded(sizeof(float) * rows * shape.layout.head_size) +
-               4 * rounded(sizeof(float) * rows) + tile_bytes(shape);
+               4 * rounded(sizeof(float) * rows) + tile_bytes(shape) + joined_bytes(shape);
     }
 
     template <class T>
@@ -54,12 +55,16 @@ struct ItemMemory {
     float *query_scale, *rope_scale;
     int32_t *query_sum, *rope_sum;
     char* tile;
+    char* joined;  // values of a tile in one piece
 
   private:
     static size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
     static size_t tile_bytes(const AttentionShape& shape) {
         return shape.rope_size ? 2 * kTileGroups * shape.layout.group_bytes()
                                : shape.layout.group_bytes();
+    }
+    static size_t joined_bytes(const AttentionShape& shape) {
+        return kTileGroups * shape.layout.group_bytes();
     }
     template <class T>
     static T* take(char*& memory, size_t bytes) {

@@ -19,6 +19,8 @@ struct VectorOps {
     // Groups of keys scored at once, and 16-column blocks of values added at once.
     static constexpr int kKeyGroups = 1;
     static constexpr int kValueBlocks = 1;
+    // Rows that matrix registers take at once (tiled.h); 0: there are none.
+    static constexpr int kRowsOfTiles = 0;
 
     // scores[r][16 g + t] = sum over d of query[r][d] key[g][d][t]; rows of scores are kTile apart.
     template <int R, int NG>

@@ -27,6 +27,7 @@ struct WeightPanel {
     int group;
     ScaleType scale_type;
     bool has_zeros;
+    const uint8_t* unpacked;  // what PanelKernels::unpack4 made of it, or null
 };
 
 // Where the results of one panel and tile go: `columns` of the 32, `stride` elements between rows.
@@ -42,11 +43,15 @@ using PanelKernel = void (*)(const WeightPanel&, const RowTile&, const ResultTil
 // One way to multiply: with vectors, or with the CPU's matrix registers.
 struct PanelKernels {
     int max_rows;     // of a RowTile
-    int unit;         // of a RowTile
-    int block_bytes;  // of activations that stay in the second-level cache while all panels pass by
+    int unit;         // of a RowTile; a group of weights where that is smaller
+    int block_bytes;  // of activations that stay in the second-level cache while
+                      // all panels pass by
     PanelKernel per_channel8;
     PanelKernel grouped8;
     PanelKernel grouped4;
+    // Where it pays to do it once for many tiles: the weights of a panel of 4 bits as grouped4
+    // multiplies them, [K'][32] bytes; may be null.
+    void (*unpack4)(const WeightPanel&, uint8_t* to);
     // Gives back what the kernels hold of the CPU, at the end of a thread's chunk; may be null.
     void (*release)();
 };
@@ -54,8 +59,7 @@ struct PanelKernels {
 struct LinearKernels {
     WeightLayout layout;
     PanelKernels vectors;
-    // For so many rows or more, and groups of a unit or more, `matrices` instead, if it is not
-    // null: the same results.
+    // For so many rows or more `matrices` instead, if it is not null: the same results.
     int matrix_rows;
     const PanelKernels* matrices;
     // One row: `values` [stride] zero beyond `inputs`, `sums` [stride/32], of a symmetric

@@ -21,11 +21,13 @@ struct Tile {
 };
 
 // `rows` rows from `first` on in tiles of at most the kernels' rows, as even as can be.
-void cut(int64_t first, int64_t rows, const PanelKernels& kernels, std::vector<Tile>* tiles) {
+void cut(int64_t first, int64_t rows, const PanelKernels& kernels, int group,
+         std::vector<Tile>* tiles) {
+    const int unit = group ? std::min(kernels.unit, group) : kernels.unit;
     const int64_t count = (rows + kernels.max_rows - 1) / kernels.max_rows;
     for (int64_t i = 0; i < count; i++) {
         const int size = static_cast<int>(rows / count + (i < rows % count));
-        tiles->push_back({first, size, kernels.unit});
+        tiles->push_back({first, size, unit});
         first += size;
     }
 }
@@ -76,10 +78,11 @@ class PackedRows {
     }
 
     void interleave(const Tile& tile) {
-        if (tile.unit == 4) {
-            interleave<4>(tile);
-        } else {
-            interleave<64>(tile);
+        switch (tile.unit) {
+            case 4: return interleave<4>(tile);
+            case 8: return interleave<8>(tile);
+            case 32: return interleave<32>(tile);
+            default: return interleave<64>(tile);
         }
     }
 
@@ -126,11 +129,8 @@ class PackedRows {
     float* scales_ = nullptr;
 };
 
-const PanelKernels& kernels_for(const LinearKernels& kernels, const PackedShape& shape,
-                                int64_t rows) {
-    const PanelKernels* matrices = kernels.matrices;
-    if (!matrices || rows < kernels.matrix_rows) return kernels.vectors;
-    return shape.group && shape.group < matrices->unit ? kernels.vectors : *matrices;
+const PanelKernels& kernels_for(const LinearKernels& kernels, int64_t rows) {
+    return kernels.matrices && rows >= kernels.matrix_rows ? *kernels.matrices : kernels.vectors;
 }
 
 PanelKernel kernel_for(const PanelKernels& kernels, const PackedShape& shape) {
@@ -186,9 +186,9 @@ class Product {
         parts_.reserve(count);
         int64_t task = 0;
         for (int64_t g = 0; g < count; g++) {
-            const PanelKernels& chosen = kernels_for(kernels, shape, groups[g].rows);
+            const PanelKernels& chosen = kernels_for(kernels, groups[g].rows);
             const int64_t first = tiles_.size();
-            cut(rows_, groups[g].rows, chosen, &tiles_);
+            cut(rows_, groups[g].rows, chosen, shape.group, &tiles_);
             rows_ += groups[g].rows;
             const int64_t last = tiles_.size();
             if (first == last) continue;
@@ -236,23 +236,34 @@ class Product {
         alignas(64) float panel_bias[kPanel];
         copy_bias(part.group->bias, shape_.outputs, p, panel_bias);
         const float* scales = reinterpret_cast<const float*>(base + shape_.scales_offset());
-        const WeightPanel panel = {base + shape_.panels_offset() + p * shape_.panel_bytes(),
-                                   scales + p * kPanel,
-                                   panel_bias,
-                                   shape_.depth(),
-                                   shape_.group,
-                                   shape_.scale_type,
-                                   shape_.has_zeros};
+        WeightPanel panel = {base + shape_.panels_offset() + p * shape_.panel_bytes(),
+                             scales + p * kPanel,
+                             panel_bias,
+                             shape_.depth(),
+                             shape_.group,
+                             shape_.scale_type,
+                             shape_.has_zeros,
+                             nullptr};
         const int columns =
             static_cast<int>(std::min<int64_t>(kPanel, shape_.outputs - p * kPanel));
         const PanelKernel kernel = kernel_for(*part.kernels, shape_);
         const int64_t first = part.first_tile + block * part.tiles_a_block;
         const int64_t last = std::min(part.last_tile, first + part.tiles_a_block);
+        if (last - first > 1) panel.unpacked = unpacked(*part.kernels, panel);
         for (int64_t t = first; t < last; t++) {
             const int64_t at = tiles_[t].first * result_.stride + p * kPanel;
             char* data = static_cast<char*>(result_.data) + at * float_bytes(result_.type);
             kernel(panel, rows.tile(tiles_[t]), {data, result_.type, result_.stride, columns});
         }
+    }
+
+    // Null where there is nothing to unpack, or no memory for it: then every tile does it.
+    const uint8_t* unpacked(const PanelKernels& kernels, const WeightPanel& panel) const {
+        if (shape_.bits != 4 || !kernels.unpack4) return nullptr;
+        static thread_local Scratch scratch;
+        uint8_t* to = static_cast<uint8_t*>(scratch.get(kPanel * panel.depth));
+        if (to) kernels.unpack4(panel, to);
+        return to;
     }
 
     const PackedShape& shape_;

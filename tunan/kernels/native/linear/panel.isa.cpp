@@ -3,8 +3,6 @@
 // Sums of products are integers and exact, so that nothing depends on the order they are taken in;
 // what follows in floating point is the same sequence of operations for every row, however many
 // rows are in the tile, and in every instruction set.
-#include <utility>
-
 #include TUNAN_VEC_HEADER
 #include "linear/kernels.h"
 #include "linear/results.h"
@@ -17,7 +15,11 @@ constexpr int kVectorBytes = kLanes * kUnit;
 constexpr int kStepBytes = kPanel * kUnit;  // weights of one unit of inputs, in all 32 channels
 constexpr int kGroupOfSums = 32;
 constexpr int kBlockBytes = 512 << 10;
+#ifdef TUNAN_HAS_ROW_PAIRS
+constexpr int kMatrixRows = 2;
+#else
 constexpr int kMatrixRows = 16;
+#endif
 // Far enough for memory, near enough not to be evicted; one row needs none, it does nothing but
 // read.
 constexpr int kPrefetchBytes = 8192;
@@ -179,14 +181,6 @@ void grouped(const WeightPanel& panel, const RowTile& tile, const ResultTile& to
     write(results, ROWS, to);
 }
 
-// The kernel for as many rows as the tile has.
-template <template <int> class KERNEL, int... I>
-TUNAN_INLINE void choose(std::integer_sequence<int, I...>, const WeightPanel& panel,
-                         const RowTile& tile, const ResultTile& to) {
-    static constexpr PanelKernel kernels[] = {KERNEL<I + 1>::run...};
-    kernels[tile.rows - 1](panel, tile, to);
-}
-
 template <int ROWS>
 struct PerChannel8 {
     static constexpr PanelKernel run = per_channel8<ROWS>;
@@ -199,11 +193,6 @@ template <int ROWS>
 struct Grouped4 {
     static constexpr PanelKernel run = grouped<4, ROWS>;
 };
-
-template <template <int> class KERNEL>
-void for_rows(const WeightPanel& panel, const RowTile& tile, const ResultTile& to) {
-    choose<KERNEL>(std::make_integer_sequence<int, kMaxRows>{}, panel, tile, to);
-}
 
 TUNAN_INLINE Floats load_as(FloatType type, const void* x, int64_t at) {
     switch (type) {
@@ -266,8 +255,8 @@ void quantize_row(const void* x, FloatType type, int64_t inputs, int64_t stride,
 const LinearKernels& linear_kernels() {
     static const LinearKernels kernels = {
         kWeightsAreUnsigned ? WeightLayout::unsigned4 : WeightLayout::signed4,
-        {kMaxRows, kUnit, kBlockBytes, for_rows<PerChannel8>, for_rows<Grouped8>,
-         for_rows<Grouped4>, nullptr},
+        {kMaxRows, kUnit, kBlockBytes, for_rows<PerChannel8, kMaxRows>,
+         for_rows<Grouped8, kMaxRows>, for_rows<Grouped4, kMaxRows>, nullptr, nullptr},
         kMatrixRows,
         matrix_kernels(),
         quantize_row,

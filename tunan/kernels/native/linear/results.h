@@ -2,6 +2,8 @@
 // vector header.
 #pragma once
 
+#include <utility>
+
 #include "linear/kernels.h"
 
 #define TUNAN_UNROLL _Pragma("GCC unroll 32")
@@ -54,6 +56,19 @@ TUNAN_INLINE Floats load_group_scale(const WeightPanel& panel, const uint8_t* sc
         return load_floats(reinterpret_cast<const float*>(scales) + at);
     }
     return load_f16(reinterpret_cast<const uint16_t*>(scales) + at);
+}
+
+// Calls the kernel for as many rows as the tile has, of KERNEL<1> to KERNEL<MOST>.
+template <template <int> class KERNEL, int... I>
+TUNAN_INLINE void choose(std::integer_sequence<int, I...>, const WeightPanel& panel,
+                         const RowTile& tile, const ResultTile& to) {
+    static constexpr PanelKernel kernels[] = {KERNEL<I + 1>::run...};
+    kernels[tile.rows - 1](panel, tile, to);
+}
+
+template <template <int> class KERNEL, int MOST>
+void for_rows(const WeightPanel& panel, const RowTile& tile, const ResultTile& to) {
+    choose<KERNEL>(std::make_integer_sequence<int, MOST>{}, panel, tile, to);
 }
 
 }  // namespace

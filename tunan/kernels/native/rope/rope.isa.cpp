@@ -93,26 +93,48 @@ TUNAN_INLINE float* scale_at(char* region, size_t offset, int token) {
     return reinterpret_cast<float*>(region + offset) + token;
 }
 
+// A row of `size` elements of `bytes` each into the column of token `offset` of a block's keys
+// (cache_layout.h): four bytes at a time.
+TUNAN_INLINE void place_key(const void* row, int size, int bytes, int offset, char* keys) {
+    const int units = size * bytes / 4;
+    char* to = keys + offset / kGroup * units * kGroup * 4 + offset % kGroup * 4;
+    for (int i = 0; i < units; ++i)
+        __builtin_memcpy(to + i * kGroup * 4, static_cast<const char*>(row) + i * 4, 4);
+}
+
+// The same of values: an element of every four bytes of the rows that `offset` shares.
+template <class Element>
+TUNAN_INLINE void place_value(const Element* row, int size, int offset, char* values) {
+    constexpr int together = 4 / sizeof(Element);
+    Element* to = reinterpret_cast<Element*>(values) + offset / together * size * together +
+                  offset % together;
+    for (int d = 0; d < size; ++d) to[d * together] = row[d];
+}
+
+template <FloatType kType, class Element>
+TUNAN_INLINE void place_head(const CacheLayout& layout, char* region, int offset, const float* key,
+                             const float* value) {
+    const int size = layout.head_size;
+    Element row[kMostHeadSize];
+    for (int d = 0; d < size; ++d) store_one(row, kType, d, key[d]);
+    place_key(row, size, sizeof(Element), offset, region);
+    for (int d = 0; d < size; ++d) store_one(row, kType, d, value[d]);
+    place_value(row, size, offset, region + layout.values());
+}
+
 void write_head(const CacheLayout& layout, char* region, int offset, const float* key,
                 const float* value) {
-    char* values = region + layout.values();
     const int size = layout.head_size;
-    if (layout.type == DType::int8) {
-        int8_t narrow[kMostHeadSize];
-        *scale_at(region, layout.key_scales(), offset) = quantize(key, size, narrow);
-        for (int d = 0; d < size; ++d)
-            reinterpret_cast<uint8_t*>(region)[layout.key_index(offset, d)] =
-                static_cast<uint8_t>(narrow[d] + 128);
-        *scale_at(region, layout.value_scales(), offset) = quantize(value, size, narrow);
-        for (int d = 0; d < size; ++d)
-            reinterpret_cast<int8_t*>(values)[layout.value_index(offset, d)] = narrow[d];
-        return;
-    }
-    const FloatType type = layout.type == DType::f32 ? FloatType::f32 : FloatType::bf16;
-    for (int d = 0; d < size; ++d) {
-        store_one(region, type, layout.key_index(offset, d), key[d]);
-        store_one(values, type, layout.value_index(offset, d), value[d]);
-    }
+    if (layout.type == DType::f32)
+        return place_head<FloatType::f32, float>(layout, region, offset, key, value);
+    if (layout.type == DType::bf16)
+        return place_head<FloatType::bf16, uint16_t>(layout, region, offset, key, value);
+    int8_t row[kMostHeadSize];
+    *scale_at(region, layout.key_scales(), offset) = quantize(key, size, row);
+    for (int d = 0; d < size; ++d) row[d] = static_cast<int8_t>(row[d] ^ -128);  // plus 128
+    place_key(row, size, 1, offset, region);
+    *scale_at(region, layout.value_scales(), offset) = quantize(value, size, row);
+    place_value(row, size, offset, region + layout.values());
 }
 
 void write_latent(const CacheLayout& layout, int rope, char* region, int offset, const float* key,
