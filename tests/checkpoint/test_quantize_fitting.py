@@ -83,6 +83,28 @@ def test_where_inputs_tell_nothing_of_each_other_gptq_rounds_to_nearest(
     assert torch.equal(integers, round_to_scales(weight, own, scheme))
 
 
+@pytest.mark.parametrize("scheme", [INT8, INT4], ids=["int8", "int4"])
+def test_scales_are_chosen_for_the_columns_that_matter(scheme: WeightScheme) -> None:
+    weight = torch.randn(20, 192, generator=torch.Generator().manual_seed(3))
+    importance = torch.ones(192)
+    importance[::16] = 1e4
+    errors = []
+    for counts in (None, importance):
+        scales = scales_of(weight, scheme, counts)
+        kept = restored(round_to_scales(weight, scales, scheme), scales)
+        errors.append(float(((kept - weight).square() * importance).sum()))
+    assert errors[1] < 0.8 * errors[0]
+    assert torch.equal(scales_of(weight, scheme, torch.ones(192)), scales_of(weight, scheme))
+
+
+def test_gptq_s_integers_stay_in_the_columns_of_their_weights() -> None:
+    weight, inputs = torch.randn(16, 128), correlated(400, 128)
+    inputs[:, 100] *= 30  # goes first
+    integers, scales = gptq(weight, inputs.T @ inputs / 400, INT4)
+    difference = (restored(integers, scales) - weight).abs() / scales.repeat_interleave(32, 1)
+    assert float(difference[:, 100].max()) <= 0.51  # to nearest, or where the scale cuts
+
+
 def test_gptq_takes_inputs_that_are_always_zero() -> None:
     inputs = correlated(300, 64)
     inputs[:, 5] = 0

@@ -27,14 +27,17 @@ def test_the_figures_are_those_of_an_integer_reference(tmp_path: Path) -> None:
     running = run_source(open_source(source))
     exact = reference_model(source, tmp_path / "out", torch.float32)
     losses, agreed, divergence, tokens = [0.0, 0.0], 0, 0.0, 0
+    changes = []
     with torch.no_grad():
         for window in running.windows(report.measured_text(), report.MOST_TOKENS):
             found = [
                 torch.log_softmax(model(window).logits[0, :-1].float(), -1)
                 for model in (running.model, exact)
             ]
-            for at, logprobs in enumerate(found):
-                losses[at] -= float(logprobs.gather(1, window[0, 1:, None]).sum())
+            single = [logprobs.gather(1, window[0, 1:, None]) for logprobs in found]
+            for at, own in enumerate(single):
+                losses[at] -= float(own.sum())
+            changes.append(single[0] - single[1])
             agreed += int((found[0].argmax(1) == found[1].argmax(1)).sum())
             divergence += float((found[0].exp() * (found[0] - found[1])).sum())
             tokens += window.shape[1] - 1
@@ -43,6 +46,8 @@ def test_the_figures_are_those_of_an_integer_reference(tmp_path: Path) -> None:
     assert quality.perplexity_before == pytest.approx(before, rel=1e-3)
     assert quality.perplexity == pytest.approx(now, rel=1e-3)
     assert quality.kl_divergence == pytest.approx(divergence / tokens, rel=0.1)
+    error = now / before * float(torch.cat(changes).std()) / tokens**0.5
+    assert quality.standard_error == pytest.approx(error, rel=0.02)
     assert quality.greedy_agreement == pytest.approx(agreed / tokens, abs=0.01)
 
 

@@ -28,7 +28,7 @@ from tunan.checkpoint.plan import MIB, Layout, PlannedBlock, plan_plain, plan_ra
 from tunan.checkpoint.precision import FLOATS, ITEM_BYTES, KEPT_SUFFIXES, PRECISIONS, Precision
 from tunan.checkpoint.quantize.kv_cache import Calibration, is_cache_tensor
 from tunan.checkpoint.quantize.quality import quantization_of
-from tunan.checkpoint.quantize.report import compare, is_worth_it
+from tunan.checkpoint.quantize.report import MOST_TOKENS, compare, is_worth_it
 from tunan.checkpoint.quantize.scheme import Quantisation, Rounded
 from tunan.checkpoint.quantize.which_layers import check_groups
 from tunan.checkpoint.source import Source, TensorInfo
@@ -52,7 +52,7 @@ class ConvertOptions:
     `quantisation` None leaves every weight in `precision`; `integers` are of weights that `fit`
     rounded, the source then being the one that it made. With `calibration` the cache is int8,
     and the source is one that `with_cache_scales` made. `report` runs the model before and after,
-    None only if that takes neither long nor too much memory.
+    None only if that takes neither long nor too much memory; `report_tokens` bounds its text.
     """
 
     precision: Precision = PRECISIONS["bfloat16"]
@@ -60,6 +60,7 @@ class ConvertOptions:
     integers: Mapping[str, Rounded] | None = None
     calibration: Calibration | None = None
     report: bool | None = False
+    report_tokens: int = MOST_TOKENS
     target: str = "cpu"
     tensor_parallel: int | None = None
     max_batch_size: int = 32
@@ -251,7 +252,7 @@ def _quality(
     wanted = is_worth_it(source) if options.report is None else options.report
     if not wanted:
         return None
-    return compare(source, destination.partial, plan.blocks)
+    return compare(source, destination.partial, plan.blocks, options.report_tokens)
 
 
 def _cache(plan: ConversionPlan, options: ConvertOptions) -> CacheQuantization | None:

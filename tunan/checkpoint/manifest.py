@@ -98,6 +98,7 @@ class Quality(_Part):
 
     `kl_divergence` is the mean of KL(before || now) over the tokens, in nats; `greedy_agreement`
     the share of tokens at which both find the same one likeliest, the text before it given.
+    `standard_error` is that of `perplexity_increase`; None in checkpoints of before it was kept.
     """
 
     text: str
@@ -105,6 +106,7 @@ class Quality(_Part):
     perplexity_before: float
     perplexity: float
     perplexity_increase: float
+    standard_error: float | None = None
     kl_divergence: float
     greedy_agreement: float = Field(ge=0, le=1)
 

@@ -9,11 +9,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import local
 from typing import TYPE_CHECKING, Any
 
 from tunan.checkpoint.architectures import architecture_of, key_value_heads, number
 from tunan.checkpoint.quantize.gptq import gptq
 from tunan.checkpoint.quantize.kv_cache import Calibration
+from tunan.checkpoint.quantize.rotation import EMBEDDING, HEAD, Rotation
 from tunan.checkpoint.quantize.rounding import restored
 from tunan.checkpoint.quantize.running import run_source
 from tunan.checkpoint.quantize.scheme import Rounded, WeightScheme
@@ -31,11 +33,12 @@ TRIED_INPUTS = 1024  # that smoothing is searched on
 @dataclass
 class Fitted:
     """What was found, by tensor name: integers and their scales; what rows and columns of the
-    source are multiplied by."""
+    source are multiplied by, once it is turned by `rotation`."""
 
     integers: dict[str, Rounded] = field(default_factory=dict)
     rows: dict[str, "torch.Tensor"] = field(default_factory=dict)
     columns: dict[str, "torch.Tensor"] = field(default_factory=dict)
+    rotation: Rotation | None = None
 
 
 def can_fit(config: Mapping[str, Any]) -> bool:
@@ -44,8 +47,10 @@ def can_fit(config: Mapping[str, Any]) -> bool:
     return architecture.attention == "gqa" and not architecture.experts
 
 
-def fit(source: Source, scheme: WeightScheme, calibration: Calibration) -> "FittedSource":
-    """`source` with its weights smoothed and their integers found.
+def fit(
+    source: Source, scheme: WeightScheme, calibration: Calibration, *, rotate: bool = False
+) -> "FittedSource":
+    """`source` with its weights smoothed, with `rotate` turned before, and their integers found.
 
     Raises what `run_source` raises, CheckFailedError where the model gives no finite numbers.
     """
@@ -54,7 +59,9 @@ def fit(source: Source, scheme: WeightScheme, calibration: Calibration) -> "Fitt
     running = run_source(source)
     heads = number(source.config, "num_attention_heads")
     shared = (key_value_heads(source.config), heads // key_value_heads(source.config))
-    fitted = Fitted()
+    fitted = Fitted(rotation=Rotation.of(source.config) if rotate else None)
+    if fitted.rotation is not None:
+        fitted.rotation.apply(running.model)
     with torch.inference_mode():
         windows = list(running.windows(calibration.text, MOST_TOKENS))
         states = _Layers(running.model, windows)
@@ -198,26 +205,50 @@ class _Layer:
 
 
 class FittedSource:
-    """See `tunan.checkpoint.source.Source`: another source, its weights smoothed."""
+    """See `tunan.checkpoint.source.Source`: another source, its weights turned and smoothed."""
 
     def __init__(self, source: Source, fitted: Fitted) -> None:
         self._source = source
         self.fitted = fitted
-        self.path, self.config, self.auxiliary = source.path, source.config, source.auxiliary
-        self.tensors = {name: self._info(info) for name, info in source.tensors.items()}
+        self.path, self.auxiliary = source.path, source.auxiliary
+        self.config, tensors = source.config, dict(source.tensors)
+        if fitted.rotation is not None:
+            self.config = {**source.config, "tie_word_embeddings": False}
+            tensors[HEAD] = replace(tensors[self._stored(HEAD)], name=HEAD)
+        self.tensors = {name: self._info(info) for name, info in tensors.items()}
+        self._whole = _Whole()
+
+    def _stored(self, name: str) -> str:
+        """The head of a rotated model is made of the embedding, if it was tied to it."""
+        return name if name in self._source.tensors else EMBEDDING
 
     def _info(self, info: TensorInfo) -> TensorInfo:
         changed = info.name in self.fitted.rows or info.name in self.fitted.columns
-        return replace(info, dtype="F32") if changed else info
+        return replace(info, dtype="F32") if changed or self.fitted.rotation else info
 
     def rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         """See `Source.rows`."""
-        found = self._source.rows(name, start, stop)
+        found = self._turned(name, start, stop)
         rows, columns = self.fitted.rows.get(name), self.fitted.columns.get(name)
         if rows is not None:
             own = rows[start:stop]
             found = found.float() * (own if found.dim() == 1 else own[:, None])
         return found if columns is None else found.float() * columns
+
+    def _turned(self, name: str, start: int, stop: int) -> "torch.Tensor":
+        rotation, stored = self.fitted.rotation, self._stored(name)
+        if rotation is None:
+            return self._source.rows(name, start, stop)
+        if rotation.takes_rows(name):
+            return rotation.turned(name, self._source.rows(stored, start, stop), self._gain)
+        if self._whole.name != name:
+            weight = self._source.rows(stored, 0, self._source.tensors[stored].shape[0])
+            self._whole.tensor = rotation.turned(name, weight, self._gain)
+            self._whole.name = name
+        return self._whole.tensor[start:stop]
+
+    def _gain(self, norm: str) -> "torch.Tensor":
+        return self._source.rows(norm, 0, self._source.tensors[norm].shape[0]).double()
 
     def fingerprint(self) -> str:
         """Other integers make another checkpoint."""
@@ -230,4 +261,11 @@ class FittedSource:
 
     def release(self, name: str) -> None:
         """See `Source.release`."""
-        self._source.release(name)
+        self._source.release(self._stored(name))
+
+
+class _Whole(local):
+    """The tensor that a thread turned last: it asks for its rows one chunk after another."""
+
+    name = ""
+    tensor: "torch.Tensor"

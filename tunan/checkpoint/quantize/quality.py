@@ -5,7 +5,7 @@ from typing import Any
 
 from tunan.checkpoint.blocks import Written
 from tunan.checkpoint.manifest import LayerError, Quantization
-from tunan.checkpoint.quantize.scheme import Quantisation, WeightScheme
+from tunan.checkpoint.quantize.scheme import Quantisation
 from tunan.checkpoint.quantize.which_layers import ignored
 
 WORST = 10
@@ -22,7 +22,7 @@ def quantization_of(
     mean = sum(errors.values()) / max(1, len(errors))
     return Quantization(
         scheme=quantisation.name,
-        weights=described(quantisation.weights, quantisation.fitted_on),
+        weights=described(quantisation),
         activations="int8, symmetric, one scale a token, found while the model runs",
         quantised_weights=len(errors),
         ignored=ignored(config),
@@ -31,9 +31,11 @@ def quantization_of(
     )
 
 
-def described(scheme: WeightScheme, fitted_on: str | None = None) -> str:
+def described(quantisation: Quantisation) -> str:
     """A scheme in words, and the method: fitted on a text of this name, or to nearest."""
+    scheme, text = quantisation.weights, quantisation.fitted_on
     each = f"group of {scheme.group} inputs" if scheme.group else "output channel"
     how = "scale of least squared error" if scheme.clipping else "scale of the largest value"
-    method = f"smoothed, rounded by GPTQ on {fitted_on}" if fitted_on else "rounded to nearest"
-    return f"int{scheme.bits}, symmetric, one scale for each {each}, {method}, {how}"
+    method = f"smoothed, rounded by GPTQ on {text}" if text else "rounded to nearest"
+    turned = "rotated, " if quantisation.rotated else ""
+    return f"int{scheme.bits}, symmetric, one scale for each {each}, {turned}{method}, {how}"

@@ -7,9 +7,10 @@ not in it. The input of the experts' down projections is not rounded: transforme
 inside one function.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from math import exp, prod
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # Log-probabilities of this many tokens are kept for the comparison: 1.1 GB for 129280 words.
 MOST_TOKENS = 2048
 MEASURED_TEXT = "measured.txt"
+MEASURED_NAME = "the text shipped with Tunan for measuring"
 
 Tensors = Mapping[str, "torch.Tensor"]
 
@@ -52,61 +54,80 @@ def measured_text() -> str:
     return files(__package__).joinpath(MEASURED_TEXT).read_text(encoding="utf-8")
 
 
-def compare(source: Source, directory: Path, blocks: tuple[PlannedBlock, ...]) -> Quality:
-    """Runs `source` and its quantised `blocks` in `directory` on the measured text.
+def compare(
+    source: Source, directory: Path, blocks: tuple[PlannedBlock, ...], most: int = MOST_TOKENS
+) -> Quality:
+    """Runs `source` and its quantised `blocks` in `directory` on `most` tokens of the measured
+    text; the log-probabilities of all of them are in memory, 4 bytes a word of the vocabulary.
 
     Raises what `run_source` raises.
     """
     running, text = run_source(source), measured_text()
-    found = _Found()
-    expected = list(_logprobs(running, text, None))
+    found = Comparison()
+    expected = list(logprobs(running, text, most))
     stored = _Stored(directory, blocks)
     stored.load_into(running.model, source)
-    cache = stored.cache_scales()
+    scales = stored.cache_scales()
+    cache = partial(_rounding_cache, scales) if scales else None
     with _rounded_inputs(running.model, stored.layers()):
-        for before, (targets, now) in zip(expected, _logprobs(running, text, cache), strict=True):
+        for before, (targets, now) in zip(
+            expected, logprobs(running, text, most, cache), strict=True
+        ):
             found.add(targets, before[1], now)
-    return found.quality("the text shipped with Tunan for measuring")
+    return found.quality(MEASURED_NAME)
 
 
 @dataclass
-class _Found:
+class Comparison:
+    """Two models on the same tokens: sums over what `add` was told."""
+
     tokens: int = 0
     loss_before: float = 0.0
     loss_now: float = 0.0
+    squared_change: float = 0.0
     divergence: float = 0.0
     agreed: int = 0
 
     def add(self, targets: "torch.Tensor", before: "torch.Tensor", now: "torch.Tensor") -> None:
         """Log-probabilities [n, V] of `targets` [n], before and now."""
+        was, became = (-found.gather(1, targets[:, None]).double() for found in (before, now))
         self.tokens += len(targets)
-        self.loss_before -= float(before.gather(1, targets[:, None]).sum())
-        self.loss_now -= float(now.gather(1, targets[:, None]).sum())
+        self.loss_before += float(was.sum())
+        self.loss_now += float(became.sum())
+        self.squared_change += float((became - was).square().sum())
         self.divergence += float((before.exp() * (before - now)).sum())
         self.agreed += int((before.argmax(1) == now.argmax(1)).sum())
 
     def quality(self, text: str) -> Quality:
+        """What the manifest says of it, `text` being the name of what they ran on.
+
+        The standard error takes the changes of single tokens for independent.
+        """
         before, now = exp(self.loss_before / self.tokens), exp(self.loss_now / self.tokens)
+        mean = (self.loss_now - self.loss_before) / self.tokens
+        variance = max(0.0, self.squared_change / self.tokens - mean**2)
         return Quality(
             text=text,
             tokens=self.tokens,
             perplexity_before=round(before, 4),
             perplexity=round(now, 4),
             perplexity_increase=round(now / before - 1, 5),
+            standard_error=round(now / before * (variance / self.tokens) ** 0.5, 5),
             kl_divergence=round(self.divergence / self.tokens, 6),
             greedy_agreement=round(self.agreed / self.tokens, 4),
         )
 
 
-def _logprobs(
-    running: Running, text: str, cache: Tensors | None
+def logprobs(
+    running: Running, text: str, most: int, cache: Callable[[], Any] | None = None
 ) -> "Iterator[tuple[torch.Tensor, torch.Tensor]]":
-    """(targets [n - 1], log-probabilities [n - 1, V] float32) of each window of the text."""
+    """(targets [n - 1], log-probabilities [n - 1, V] float32) of each window of the text's first
+    `most` tokens; `cache` makes what keys and values of a window go through."""
     import torch
 
     with torch.inference_mode():
-        for window in running.windows(text, MOST_TOKENS):
-            options = {"past_key_values": _rounding_cache(cache)} if cache else {"use_cache": False}
+        for window in running.windows(text, most):
+            options = {"past_key_values": cache()} if cache else {"use_cache": False}
             logits = running.model(window, **options).logits[0, :-1].float()
             yield window[0, 1:], torch.log_softmax(logits, -1)
 

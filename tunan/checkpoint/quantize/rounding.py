@@ -23,10 +23,13 @@ PATIENCE = 4
 WINDOW_ELEMENTS = 1 << 17
 
 
-def scales_of(weight: "torch.Tensor", scheme: WeightScheme) -> "torch.Tensor":
+def scales_of(
+    weight: "torch.Tensor", scheme: WeightScheme, importance: "torch.Tensor | None" = None
+) -> "torch.Tensor":
     """Scales [rows, groups] (float32, positive, exact in bfloat16) of `weight` [rows, columns].
 
-    A group of zeros has scale 1. `weight` is floating point and finite.
+    A group of zeros has scale 1. `weight` is floating point and finite. `importance` [columns],
+    from 0 on, is what the squared error of a weight in each column is multiplied by; 1 without it.
     """
     import torch
 
@@ -37,9 +40,14 @@ def scales_of(weight: "torch.Tensor", scheme: WeightScheme) -> "torch.Tensor":
         window = weight[start : start + step].float()
         if scheme.group:  # a group a column: sums over the first dimension fill the vector units
             groups = window.reshape(-1, scheme.group).t().contiguous()
-            found[start : start + step] = _search(groups, 0, scheme).view(window.shape[0], -1)
+            counts = None
+            if importance is not None:
+                counts = importance.view(-1, scheme.group).t().repeat(1, len(window))
+            own = _search(groups, counts, 0, scheme)
+            found[start : start + step] = own.view(window.shape[0], -1)
         else:
-            found[start : start + step, 0] = _search(window, 1, scheme)
+            counts = None if importance is None else importance.expand_as(window)
+            found[start : start + step, 0] = _search(window, counts, 1, scheme)
     return found
 
 
@@ -63,23 +71,29 @@ def restored(integers: "torch.Tensor", scales: "torch.Tensor") -> "torch.Tensor"
     return (groups * scales.float().unsqueeze(-1)).view(rows, columns)
 
 
-def _search(weights: "torch.Tensor", along: int, scheme: WeightScheme) -> "torch.Tensor":
-    """The scale of each group; a group of `weights` lies along dimension `along`, 0 or 1."""
+def _search(
+    weights: "torch.Tensor", counts: "torch.Tensor | None", along: int, scheme: WeightScheme
+) -> "torch.Tensor":
+    """The scale of each group; a group of `weights` lies along dimension `along`, 0 or 1.
+    `counts`, of the same shape: what the squared error of each weight is multiplied by."""
     import torch
 
     largest = weights.abs().amax(along) / scheme.limit
     best = _in_bfloat16(largest)
     if not scheme.clipping:
         return best
-    error = _squared_error(weights, along, best, scheme)
+    error = _squared_error(weights, counts, along, best, scheme)
     waited = torch.zeros_like(best, dtype=torch.int32)
     for step in range(1, STEPS + 1):
         at = (waited < PATIENCE).nonzero().flatten()
         if not len(at):
             break
-        own = weights if len(at) == len(best) else weights.index_select(1 - along, at)
+        own, counted = weights, counts
+        if len(at) != len(best):
+            own = weights.index_select(1 - along, at)
+            counted = None if counts is None else counts.index_select(1 - along, at)
         scale = _in_bfloat16(largest[at] * (1 - STEP * step))
-        found = _squared_error(own, along, scale, scheme)
+        found = _squared_error(own, counted, along, scale, scheme)
         better = found < error[at]
         waited[at] = torch.where(better, 0, waited[at] + 1)
         error[at] = torch.where(better, found, error[at])
@@ -88,11 +102,16 @@ def _search(weights: "torch.Tensor", along: int, scheme: WeightScheme) -> "torch
 
 
 def _squared_error(
-    weights: "torch.Tensor", along: int, scale: "torch.Tensor", scheme: WeightScheme
+    weights: "torch.Tensor",
+    counts: "torch.Tensor | None",
+    along: int,
+    scale: "torch.Tensor",
+    scheme: WeightScheme,
 ) -> "torch.Tensor":
     scale = scale.unsqueeze(along)
     steps = (weights / scale).round_().clamp_(scheme.lowest, scheme.limit)
-    return steps.mul_(scale).sub_(weights).square_().sum(along)
+    errors = steps.mul_(scale).sub_(weights).square_()
+    return (errors if counts is None else errors.mul_(counts)).sum(along)
 
 
 def _in_bfloat16(scale: "torch.Tensor") -> "torch.Tensor":

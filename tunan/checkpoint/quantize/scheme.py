@@ -56,11 +56,13 @@ class Quantised:
 class Quantisation:
     """A choice of `--quantize`: activations are always int8, symmetric, scaled by each token's
     largest value while the model runs. `fitted_on` names the text that weights were smoothed and
-    rounded on (`fitting`), None: they are rounded to nearest."""
+    rounded on (`fitting`), None: they are rounded to nearest; `rotated`: turned before
+    (`rotation`)."""
 
     name: str
     weights: WeightScheme
     fitted_on: str | None = None
+    rotated: bool = False
 
 
 QUANTISATIONS: Mapping[str, Quantisation] = {
