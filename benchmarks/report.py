@@ -17,6 +17,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = {
     "docs/en/benchmarks.md": "en",
     "docs/zh/benchmarks.md": "zh",
+    "docs/en/quantization.md": "en",
+    "docs/zh/quantization.md": "zh",
     "README.md": "en",
     "README.zh-CN.md": "zh",
 }
@@ -96,8 +98,23 @@ CHINESE: Mapping[str, str] = {
     "threads": "线程",
     "rows": "行数",
     "reading the int8 weights": "读取 int8 权重",
+    "Tunan W4A8, groups of 32": "Tunan W4A8，每组 32",
     "W8A8 over vLLM's W8A8": "W8A8 与 vLLM W8A8 之比",
     "W4A8 over vLLM's bf16": "W4A8 与 vLLM bf16 之比",
+    "scheme": "方案",
+    "perplexity": "困惑度",
+    "aim": "目标",
+    "same likeliest token": "最可能的 token 相同",
+    "MB written": "写出 MB",
+    "seconds, report included": "秒（含报告）",
+    "w8a8, nearest": "w8a8，就近",
+    "w8a8, fitted": "w8a8，fitted",
+    "w8a8, fitted, rotated": "w8a8，fitted，旋转",
+    "w4a8 g32, nearest": "w4a8 g32，就近",
+    "w4a8 g32, fitted": "w4a8 g32，fitted",
+    "w4a8 g32, fitted, rotated": "w4a8 g32，fitted，旋转",
+    "w4a8 g128, fitted": "w4a8 g128，fitted",
+    "int8 KV cache": "int8 KV 缓存",
     "scenario": "场景",
     "replicas": "副本",
     "answers": "回答",
@@ -108,14 +125,17 @@ CHINESE: Mapping[str, str] = {
     "stall p99, s": "停顿 p99，秒",
     "whole again after, s": "恢复完整，秒",
     "active": "两个活动",
+    "two ranks": "两个活动，各两个 rank",
     "standby": "一主一备",
     "gateway": "网关",
+    "gateways": "两个网关",
     "nothing happens": "什么也不发生",
     "kill -9 of the API process": "kill -9 API 进程",
     "kill -9 of EngineCore": "kill -9 EngineCore",
     "SIGTERM to a replica": "对副本发 SIGTERM",
     "SIGSTOP of EngineCore": "对 EngineCore 发 SIGSTOP",
     "rolling restart under load": "负载下滚动重启",
+    "kill -9 of a worker": "kill -9 一个 worker",
     "kill -9, warm standby": "kill -9，热备",
     "kill -9 of EngineCore, warm standby": "kill -9 EngineCore，热备",
     "connection cut": "连接切断",
@@ -124,6 +144,7 @@ CHINESE: Mapping[str, str] = {
     "garbage in a stream": "流中的乱码",
     "a replica answers 500": "副本回答 500",
     "two failures in a row": "连续两次故障",
+    "gateway killed under an etcd lease": "etcd 租约下杀死网关",
     "added delay p50, ms": "增加的延迟 p50，毫秒",
     "p99, ms": "p99，毫秒",
     "added to the first token p50, ms": "首 token 增加 p50，毫秒",
@@ -241,8 +262,16 @@ def _cpu(content: Any) -> Rows:
 
 def _kernels(content: Any) -> Rows:
     """Microseconds of one layer; the last two columns are times faster than vLLM's kernel."""
-    subjects = ("w8", "w4", "vllm_w8a8", "vllm_bf16", "read")
-    names = ("Tunan W8A8", "Tunan W4A8", "vLLM W8A8", "vLLM bf16", "reading the int8 weights")
+    known = {
+        "w8": "Tunan W8A8",
+        "w4": "Tunan W4A8",
+        "w4g32": "Tunan W4A8, groups of 32",
+        "vllm_w8a8": "vLLM W8A8",
+        "vllm_bf16": "vLLM bf16",
+        "read": "reading the int8 weights",
+    }
+    subjects = [name for name in known if name in content["layers"][0]["microseconds"]]
+    names = [known[name] for name in subjects]
     rows: Rows = [
         ("layer", "threads", "rows", *names, "W8A8 over vLLM's W8A8", "W4A8 over vLLM's bf16")
     ]
@@ -316,6 +345,18 @@ def _gateway(content: Any) -> Rows:
     return rows
 
 
+def _quality(content: Any) -> Rows:
+    """What quantising adds to the perplexity, with its standard error, beside what it may add."""
+    header = ("scheme", "perplexity", "aim", "KL", "same likeliest token", "MB written")
+    rows: Rows = [(*header, "seconds, report included")]
+    for name, found in content["cases"].items():
+        added = f"{found['perplexity_increase']:+.2%} ± {found['standard_error']:.2%}"
+        agreed = f"{found['greedy_agreement']:.1%}"
+        measured = (added, f"{found['bar']:+.1%}", f"{found['kl_divergence']:.4f}", agreed)
+        rows.append((name, *measured, found.get("megabytes", "-"), found.get("seconds", "-")))
+    return rows
+
+
 TABLES: Mapping[str, Callable[[Any], Rows]] = {
     "convert": _convert,
     "load": _load,
@@ -328,6 +369,7 @@ TABLES: Mapping[str, Callable[[Any], Rows]] = {
     "diagnose": _diagnose,
     "chaos": _chaos,
     "gateway": _gateway,
+    "quality": _quality,
 }
 
 if __name__ == "__main__":

@@ -51,12 +51,15 @@ QUANTISED = ("stock-w8a8", "tunan-w8a8", "tunan-w4a8")
 
 @dataclass(frozen=True)
 class Running:
-    """A started server; `ready_s` and `first_token_s` count from before it was started."""
+    """A started server; `ready_s` and `first_token_s` count from `started`, before it was started,
+    on the machine's monotonic clock. `timeline`: where `tunan` writes when its steps were done."""
 
     url: str
     model: str
     ready_s: float
     first_token_s: float
+    started: float
+    timeline: Path
 
 
 def command(variant: str, model: Path, port: int) -> list[str]:
@@ -89,6 +92,7 @@ def environment(variant: str, cache: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "XDG_CACHE_HOME": str(cache),
         "XDG_STATE_HOME": str(cache / "state"),
+        "TUNAN_START_TIMELINE": str(_timeline(cache)),
         "VLLM_PLUGINS": "tunan" if variant.startswith("tunan") else "none",
     }
 
@@ -102,7 +106,8 @@ def running(variant: str, model: Path, cache: Path) -> Iterator[Running]:
     cache.mkdir(parents=True, exist_ok=True)
     # So that a benchmark that is stopped stops its server too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    started = time.perf_counter()
+    _timeline(cache).unlink(missing_ok=True)
+    started = time.monotonic()
     with (cache / f"{variant}.log").open("w") as log:
         process = subprocess.Popen(
             command(variant, model, port),
@@ -113,12 +118,13 @@ def running(variant: str, model: Path, cache: Path) -> Iterator[Running]:
         )
     try:
         while not _answers(url + ready_path):
-            if process.poll() is not None or time.perf_counter() - started > PATIENCE_S:
+            if process.poll() is not None or time.monotonic() - started > PATIENCE_S:
                 raise SystemExit(f"{variant} did not start; see {cache / f'{variant}.log'}")
             time.sleep(POLL_S)
-        ready = time.perf_counter() - started
+        ready = time.monotonic() - started
         complete(url, [5, 6, 7], 1)
-        yield Running(url, "model", ready, time.perf_counter() - started)
+        first_token = time.monotonic() - started
+        yield Running(url, "model", ready, first_token, started, _timeline(cache))
     finally:
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -166,6 +172,10 @@ def earlier_runs(results: Path) -> list[dict[str, object]]:
         return []
     runs: list[dict[str, object]] = json.loads(results.read_text(encoding="utf-8"))["runs"]
     return runs
+
+
+def _timeline(cache: Path) -> Path:
+    return cache / "start.timeline"
 
 
 def _answers(url: str) -> bool:

@@ -1,5 +1,6 @@
 """The launcher's assumptions about vLLM, and that every process dies with its parent."""
 
+import importlib
 import inspect
 import signal
 import subprocess
@@ -34,6 +35,9 @@ time.sleep(60)
 def test_vllm_still_has_the_parts_the_fast_start_is_made_of() -> None:
     """Fails when upstream changes: then look at tunan/engine/fast_start.py again."""
     assert fast_start.parts_fit()
+    front_end = importlib.import_module(fast_start.FRONT_END)
+    parameters = set(inspect.signature(front_end.build_and_serve).parameters)
+    assert parameters >= {"engine_client", "listen_address", "sock", "args"}
 
 
 def test_vllm_is_the_version_it_was_checked_against() -> None:

@@ -132,7 +132,7 @@ def test_a_corrupt_block_is_the_cause_shown_when_the_engine_dies(tmp_path: Path)
         env=os.environ | ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=300,
         check=False,
     )
     assert root_cause((done.stdout + done.stderr).splitlines()) == (

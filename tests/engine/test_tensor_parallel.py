@@ -25,7 +25,7 @@ def test_two_ranks_generate_what_one_does(family: str, tmp_path: Path) -> None:
             "distributed_executor_backend": "mp" if ranks > 1 else "uni",
         }
         return run_in_vllm(
-            "tests.engine.generation:vllm_tokens", question, tmp_path / str(ranks), seconds=200
+            "tests.engine.generation:vllm_tokens", question, tmp_path / str(ranks), seconds=280
         )
 
     assert tokens(2) == tokens(1)

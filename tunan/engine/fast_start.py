@@ -14,7 +14,10 @@ against vLLM 0.32.0. Where the parts differ (`parts_fit`) or a second thread cou
 by the fork, vLLM's own `run_server` is used; on an NPU, whose driver does not survive a fork, too.
 """
 
+import contextlib
 import gc
+import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -23,11 +26,25 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from tunan.engine import timeline
 from tunan.engine.api_server import parse_arguments, run_server
 
 CHECKED_VLLM = "0.32.0"
 ENGINE_CPUS = "TUNAN_ENGINE_CPUS"
 STOCK_START = "TUNAN_STOCK_START"  # set to 1 to start exactly as vLLM does
+# The front end, which EngineCore does without: imported while that loads the model.
+FRONT_END = "vllm.entrypoints.launchers.api_server.entry"
+
+
+def import_engine() -> None:
+    """Imports what takes the most of a start, if it is there; if not, whoever needs it says so."""
+    with contextlib.suppress(ImportError):
+        from vllm.platforms import current_platform
+
+        if current_platform.is_cpu():
+            # First, as the module says of itself: it prepares torch for a machine without GPU.
+            import vllm.v1.worker.cpu_worker
+        import vllm.entrypoints.launchers.launcher  # noqa: F401
 
 
 def run() -> None:
@@ -35,6 +52,7 @@ def run() -> None:
     import uvloop
 
     args = parse_arguments()
+    timeline.mark("flags")
     if _single_rank(args) and os.environ.get(STOCK_START) != "1" and parts_fit():
         uvloop.run(_serve(args))
     else:
@@ -42,16 +60,19 @@ def run() -> None:
 
 
 def parts_fit() -> bool:
-    """Whether this vLLM has the parts in the shape this file was checked against."""
+    """Whether this vLLM has the parts in the shape this file was checked against.
+
+    Of the front end only that it is there: its shape is looked at in the tests.
+    """
     try:
-        from vllm.entrypoints.launchers.api_server.entry import build_and_serve
+        if importlib.util.find_spec(FRONT_END) is None:
+            return False
         from vllm.model_executor.models import ModelRegistry
         from vllm.v1.engine.async_llm import AsyncLLM
         from vllm.v1.engine.utils import CoreEngineProcManager
     except ImportError:
         return False
     wanted = {
-        build_and_serve: ("engine_client", "listen_address", "sock", "args"),
         AsyncLLM.from_vllm_config: (
             "vllm_config",
             "usage_context",
@@ -84,7 +105,6 @@ def _single_rank(args: Namespace) -> bool:
 async def _serve(args: Namespace) -> None:
     """`run_server` with the two choices of this file made between its parts."""
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.launchers.api_server.entry import build_and_serve
     from vllm.entrypoints.launchers.launcher import setup_server
     from vllm.usage.usage_lib import UsageContext
     from vllm.utils.system_utils import decorate_logs
@@ -94,10 +114,13 @@ async def _serve(args: Namespace) -> None:
     engine_args = AsyncEngineArgs.from_cli_args(args)
     _register_model_class(Path(engine_args.model))
     config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    timeline.mark("configuration")
     engine = _forked_engine(config, engine_args)
+    timeline.mark("engine")
     try:
+        front_end = importlib.import_module(FRONT_END)
         await engine.reset_mm_cache()
-        stopped = await build_and_serve(engine, address, listener, args)
+        stopped = await front_end.build_and_serve(engine, address, listener, args)
     finally:
         engine.shutdown(timeout=config.shutdown_timeout)
     try:
@@ -113,8 +136,6 @@ def _register_model_class(checkpoint: Path) -> None:
     time it meets an architecture (it keeps devices that cannot be forked out of this one;
     a CPU can).
     """
-    # First, as the worker's module says of itself: it prepares torch for a machine without GPU.
-    import vllm.v1.worker.cpu_worker  # noqa: F401
     from vllm.model_executor.models import ModelRegistry
 
     try:
@@ -136,7 +157,9 @@ def _forked_engine(config: Any, engine_args: Any) -> Any:
     if _no_python_threads():
         # Shared pages stay shared if the collector does not write its marks into them.
         gc.freeze()
-        os.register_at_fork(after_in_child=_bind_to_engine_cpus)
+        os.register_at_fork(
+            after_in_child=_bind_to_engine_cpus, after_in_parent=_import_front_end_meanwhile
+        )
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         config.parallel_config.distributed_executor_backend = "uni"
     return AsyncLLM.from_vllm_config(
@@ -157,8 +180,14 @@ def _no_python_threads() -> bool:
     return threading.active_count() == 1
 
 
+def _import_front_end_meanwhile() -> None:
+    """Makes use of the time that this process waits for EngineCore; threads are harmless now."""
+    threading.Thread(target=importlib.import_module, args=(FRONT_END,), daemon=True).start()
+
+
 def _bind_to_engine_cpus() -> None:
     """Keeps this process and its threads on the CPUs that the supervisor chose."""
+    timeline.mark("fork")
     if chosen := os.environ.get(ENGINE_CPUS):
         from tunan.supervisor.machine import parse_list
 

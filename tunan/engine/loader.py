@@ -15,7 +15,7 @@ from tunan.checkpoint.architectures import layer_of
 from tunan.checkpoint.companions import read_config
 from tunan.checkpoint.manifest import Manifest
 from tunan.checkpoint.quantize.compressed_tensors import QUANT_METHOD
-from tunan.engine import compat, layout
+from tunan.engine import compat, layout, timeline
 from tunan.engine.adopt import adopt
 from tunan.engine.layout import PlannedBlock
 from tunan.engine.mapping import map_tensor
@@ -69,6 +69,7 @@ class LazyWeightLoader(BaseModelLoader):  # type: ignore[misc]
                 self._repacker.restore()
                 self._repacker = None
         _return_freed_memory()
+        timeline.mark("model")
         return model
 
     def load_weights(self, model: Any, model_config: Any) -> None:

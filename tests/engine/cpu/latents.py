@@ -17,13 +17,14 @@ BLOCKS = 5  # of each sequence
 
 def look(question: dict[str, Any]) -> dict[str, Any]:
     """{"experts", "latents": questions of mixtures.py and of this file} -> {"experts", "latents":
-    what `compare` says of each, "expert gaps", "latent gaps": `gaps` of the last}."""
+    what `compare` says of each, "expert gaps", "latent gaps": `gaps` of the last, "refusals"}."""
     experts, latents = question["experts"], question["latents"]
     return {
         "experts": [mixtures.compare(one) for one in experts],
         "expert gaps": mixtures.gaps(experts[-1]),
         "latents": [compare(one) for one in latents],
         "latent gaps": gaps(latents[-1] | {"kv_cache": "auto"}),
+        "refusals": refusals(latents[-1] | {"kv_cache": "auto"}),
     }
 
 
@@ -81,6 +82,33 @@ def gaps(question: dict[str, Any]) -> dict[str, str | None]:
                 mla.AmxMlaImpl()
             except UsageError as error:
                 said["AMX"] = str(error)
+    return said
+
+
+def refusals(question: dict[str, Any]) -> dict[str, str | None]:
+    """What `coverage.latent_refusal` says of a model it covers after one thing has changed."""
+    from tunan.engine.cpu.coverage import latent_refusal
+
+    said: dict[str, str | None] = {}
+    with _loaded(question) as (config, model):
+        said["nothing"] = latent_refusal(model, config)
+        with _changed(config, "lora_config", SimpleNamespace()):
+            said["lora_config"] = latent_refusal(model, config)
+        fake = SimpleNamespace(**vars(config.model_config), use_mla=False)
+        fake.architectures = config.model_config.architectures
+        with _changed(config, "model_config", fake):
+            said["use_mla"] = latent_refusal(model, config)
+        layers = model.model.layers
+        for owner, name, value in (
+            (model.model, "is_v32", True),
+            (layers[1].self_attn.q_b_proj, "tunan_packed", None),
+            (layers[0].mlp.down_proj, "bias", torch.nn.Parameter(torch.zeros(1))),
+            (layers[1], "use_sequence_parallel_moe", True),
+            (layers[1].mlp.experts.routed_experts, "tunan_experts", None),
+            (layers[1].self_attn, "rotary_emb", torch.nn.Identity()),
+        ):
+            with _changed(owner, name, value):
+                said[name] = latent_refusal(model, config)
     return said
 
 

@@ -71,7 +71,7 @@ def gaps(question: dict[str, Any]) -> dict[str, Any]:
         with _changed(moe, "swiglu_limit", 7.0):
             asked = (layer, layer.layer_name, config.quant_config, moe)
             said["methods"] = [method_for(*asked) for _twice in range(2)]
-        said["log"] = list(logged)
+        said["log"] = [line for line in logged if "experts:" in line]
         parallel = moe.moe_parallel_config
         for name, value in (("dp_size", 2), ("enable_eplb", True)):
             with _changed(parallel, name, value):

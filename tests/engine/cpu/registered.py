@@ -42,7 +42,12 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
         "experts": getattr(op_registry_oot.get("RoutedExperts"), "__module__", None),
         "models": [
             ModelRegistry.models[name].module_name
-            for name in ("LlamaForCausalLM", "Qwen2ForCausalLM")
+            for name in (
+                "LlamaForCausalLM",
+                "Qwen2ForCausalLM",
+                "DeepseekV2ForCausalLM",
+                "DeepseekV3ForCausalLM",
+            )
         ],
         "log": logged,
     }

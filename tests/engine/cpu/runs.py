@@ -17,7 +17,8 @@ def generate(question: dict[str, Any]) -> dict[str, Any]:
 
     {"model", "prompts", "rounds"?: each a list of prompts asked together (default: all at
     once), "arguments"?} -> {"tokens", "blocks", "block_size", "preemptions", "log", "files",
-    "private_kb"}; `log` is what Tunan said, `files` the packed files this process maps,
+    "private_kb", "chances": of every token the two best of its step, [token, log probability]};
+    `log` is what Tunan said, `files` the packed files this process maps,
     `private_kb` how much of them is its own copy.
     """
     from vllm import LLM, SamplingParams
@@ -32,16 +33,19 @@ def generate(question: dict[str, Any]) -> dict[str, Any]:
         "disable_log_stats": False,
     }
     engine = LLM(model=question["model"], **(arguments | question.get("arguments", {})))
-    sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+    sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, logprobs=2)
     tokens: list[list[int]] = []
+    chances: list[list[list[tuple[int, float]]]] = []
     for prompts in question.get("rounds", [question["prompts"]]):
         inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
         outputs = engine.generate(inputs, sampling, use_tqdm=False)
         tokens += [list(output.outputs[0].token_ids) for output in outputs]
+        chances += [[_best(step) for step in output.outputs[0].logprobs] for output in outputs]
     cache = engine.llm_engine.vllm_config.cache_config
     files, private = _packed_mappings()
     return {
         "tokens": tokens,
+        "chances": chances,
         "blocks": cache.num_gpu_blocks,
         "block_size": cache.block_size,
         "preemptions": _counted(engine, "vllm:num_preemptions"),
@@ -49,6 +53,10 @@ def generate(question: dict[str, Any]) -> dict[str, Any]:
         "files": files,
         "private_kb": private,
     }
+
+
+def _best(step: Any) -> list[tuple[int, float]]:
+    return [(token, found.logprob) for token, found in step.items()]
 
 
 def _counted(engine: Any, name: str) -> int:

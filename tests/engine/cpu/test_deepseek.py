@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.engine.cpu.agreement import agreed
 from tests.engine.cpu.quantised import quantise
+from tests.engine.cpu.runs import TOKENS
 from tests.engine.generation import prompts
 from tests.engine.vllm_process import run_in_vllm
 from tests.models import write_deepseek_v2_lite, write_deepseek_v3
@@ -119,22 +121,71 @@ def test_latent_attention_that_is_not_covered_is_named(looked: dict[str, Any]) -
     }
 
 
+def ask(models: dict[str, str], model: str, **question: Any) -> dict[str, Any]:
+    return {"model": models[model], "prompts": prompts(), "arguments": CPU_MLA, **question}
+
+
+def test_decoder_layers_that_cannot_be_fused_are_named(looked: dict[str, Any]) -> None:
+    assert looked["refusals"] == {
+        "nothing": None,
+        "lora_config": "LoRA is in use",
+        "use_mla": "latent attention is switched off",
+        "is_v32": "attention is sparse",
+        "tunan_packed": "self_attn.q_b_proj is neither W8A8 nor W4A8",
+        "bias": "mlp.down_proj has a bias",
+        "use_sequence_parallel_moe": "tokens are shared out among ranks",
+        "tunan_experts": "experts are neither W8A8 nor W4A8 of ours",
+        "rotary_emb": "Identity is not a plain rotary embedding",
+    }
+
+
 @pytest.fixture(scope="module")
 def generated(
     models: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
-    """By the type of the cache; the second engine finds what the first has packed."""
-    questions = [
-        {
-            "model": models["v3-w8a8"],
-            "prompts": prompts(),
-            "arguments": CPU_MLA | {"kv_cache_dtype": cache},
-        }
+    """By the type of the cache; "one by one", and other models. All engines in one process: the
+    second finds what the first has packed."""
+    questions = {
+        cache: ask(models, "v3-w8a8", arguments=CPU_MLA | {"kv_cache_dtype": cache})
         for cache in CACHES
-    ]
+    }
+    questions["one by one"] = ask(models, "v3-w8a8", rounds=[[prompt] for prompt in prompts()])
+    questions["v2lite-w8a8"] = ask(models, "v2lite-w8a8")
+    # vLLM's choice: AMX_MLA where there is AMX.
+    questions["v2-w8a8"] = ask(models, "v2-w8a8", arguments={})
     scratch: Path = tmp_path_factory.mktemp("engine")
-    answers = run_in_vllm("tests.engine.cpu.runs:generate_all", questions, scratch)
-    return dict(zip(CACHES, answers, strict=True))
+    answers = run_in_vllm("tests.engine.cpu.runs:generate_all", list(questions.values()), scratch)
+    return dict(zip(questions, answers, strict=True))
+
+
+@pytest.fixture(scope="module")
+def unfused(
+    models: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    questions = {name: ask(models, name) for name in ("v3-w8a8", "v2lite-w8a8")}
+    questions["v2-w8a8"] = ask(models, "v2-w8a8", arguments={})
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(VARIABLE, "linear,attention")
+        answers = run_in_vllm(
+            "tests.engine.cpu.runs:generate_all",
+            list(questions.values()),
+            tmp_path_factory.mktemp("unfused"),
+        )
+    return dict(zip(questions, answers, strict=True))
+
+
+@pytest.mark.parametrize("model", ["v3-w8a8", "v2lite-w8a8", "v2-w8a8"])
+def test_fused_layers_generate_what_unfused_ones_do(
+    generated: dict[str, Any], unfused: dict[str, Any], model: str
+) -> None:
+    fused = generated["auto" if model == "v3-w8a8" else model]
+    assert any("decoder layers are fused" in line for line in fused["log"])
+    assert unfused[model]["log"] == []
+    assert agreed(fused, unfused[model]) > len(prompts()) * TOKENS / 2
+
+
+def test_a_request_gets_alone_what_it_gets_among_others(generated: dict[str, Any]) -> None:
+    assert agreed(generated["one by one"], generated["auto"]) > len(prompts()) * TOKENS / 2
 
 
 def test_an_engine_holds_1_85_times_as_many_latents(generated: dict[str, Any]) -> None:
@@ -144,13 +195,16 @@ def test_an_engine_holds_1_85_times_as_many_latents(generated: dict[str, Any]) -
 
 def test_a_prompts_first_token_does_not_depend_on_the_cache(generated: dict[str, Any]) -> None:
     """Prefill computes from the prompt alone; a prompt of one token is decoded."""
-    first = [[tokens[0] for tokens in answer["tokens"][1:]] for answer in generated.values()]
+    first = [
+        [tokens[0] for tokens in answer["tokens"][1:]]
+        for answer in (generated[cache] for cache in CACHES)
+    ]
     assert first[0] == first[1]
 
 
 def test_packed_experts_are_mapped_and_nothing_is_left_to_vllm(generated: dict[str, Any]) -> None:
-    for answer in generated.values():
-        assert answer["log"] == []
+    for answer in (generated[cache] for cache in CACHES):
+        assert [line.split(";")[0] for line in answer["log"]] == ["tunan: decoder layers are fused"]
         names = [Path(file).name for file in answer["files"]]
         for layer in (1, 2):
             for part in ("gate_up", "down"):

@@ -5,8 +5,19 @@ from typing import Any
 
 from tunan.engine.cpu import configured
 from tunan.engine.cpu.attention import CpuAttentionImpl
+from tunan.engine.cpu.latent_rotation import is_scaled
+from tunan.engine.cpu.packed_experts import mixture_of
 from tunan.engine.cpu.packed_linear import packed_of
 
+LATENT_LINEAR_LAYERS = (
+    "self_attn.q_b_proj",
+    "self_attn.q_proj",
+    "self_attn.o_proj",
+    "mlp.gate_up_proj",
+    "mlp.down_proj",
+    "mlp.shared_experts.gate_up_proj",
+    "mlp.shared_experts.down_proj",
+)
 LINEAR_LAYERS = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
 
 
@@ -19,6 +30,55 @@ def _refusals(model: Any, config: Any) -> Iterator[str]:
     yield from configured.refusals(config)
     for layer in model.model.layers:
         yield from _of_layer(layer)
+
+
+def latent_refusal(model: Any, vllm_config: Any) -> str | None:
+    """Why the decoder layers of a loaded DeepSeek-V2 or V3 cannot run fused; None if they can."""
+    return next(_latent_refusals(model, vllm_config), None)
+
+
+def _latent_refusals(model: Any, config: Any) -> Iterator[str]:
+    yield from configured.refusals(config)
+    if not config.model_config.use_mla:
+        yield "latent attention is switched off"
+    if model.model.is_v32:
+        yield "attention is sparse"
+    if getattr(model.config, "llama_4_scaling", None) is not None:
+        yield "queries are scaled by their positions"
+    for layer in model.model.layers:
+        yield from _of_latent_layer(layer)
+
+
+def _of_latent_layer(layer: Any) -> Iterator[str]:
+    # To the latents: quantised or not.
+    for name in ("self_attn.fused_qkv_a_proj", "self_attn.kv_a_proj_with_mqa"):
+        yield from _of_bias(layer, name)
+    for name in LATENT_LINEAR_LAYERS:
+        yield from _of_linear(layer, name)
+    if layer.use_sequence_parallel_moe:
+        yield "tokens are shared out among ranks"
+    if hasattr(layer.mlp, "experts") and mixture_of(layer.mlp.experts.routed_experts) is None:
+        yield "experts are neither W8A8 nor W4A8 of ours"
+    rotary = layer.self_attn.rotary_emb
+    if not is_scaled(rotary):
+        yield from _of_rotary(rotary)
+
+
+def _of_linear(layer: Any, name: str) -> Iterator[str]:
+    found = _found(layer, name)
+    if found is not None and packed_of(found) is None:
+        yield f"{name} is neither W8A8 nor W4A8"
+    yield from _of_bias(layer, name)
+
+
+def _of_bias(layer: Any, name: str) -> Iterator[str]:
+    if getattr(_found(layer, name), "bias", None) is not None:
+        yield f"{name} has a bias"
+
+
+def _found(layer: Any, name: str) -> Any:
+    """That part of a decoder layer, None if it has none: not every query has a latent."""
+    return dict(layer.named_modules()).get(name)
 
 
 def _of_layer(layer: Any) -> Iterator[str]:

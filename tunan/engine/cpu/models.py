@@ -1,31 +1,47 @@
-"""Llama and Qwen2 as vLLM has them, with their decoder layers fused where that is covered.
+"""Llama, Qwen2 and DeepSeek as vLLM has them, with fused decoder layers where that is covered.
 
 Weight loading, parallelism, scheduling and everything that is refused stay vLLM's own.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from vllm.distributed import tensor_model_parallel_all_reduce
 from vllm.forward_context import get_forward_context
-from vllm.model_executor.models import llama, qwen2
+from vllm.model_executor.models import deepseek_v2, llama, qwen2
 
 from tunan.engine import compat
-from tunan.engine.cpu import head
-from tunan.engine.cpu.coverage import refusal
+from tunan.engine.cpu import coverage, head
 from tunan.engine.cpu.decoder import Batch, DecoderLayers
+from tunan.engine.cpu.latent_layers import LatentBatch, LatentLayers
 from tunan.engine.cpu.linear import PackingKernel
 from tunan.engine.cpu.log import logger
 from tunan.engine.cpu.process import hush_openmp, sidecar_of
 from tunan.engine.cpu.sidecar import Sidecar
 from tunan.engine.cpu.switch import Switch
+from tunan.errors import UsageError
+
+# Of a step: the layers' names, vLLM's metadata by name, positions [tokens].
+FindBatch = Callable[[tuple[str, ...], dict[str, Any], torch.Tensor], Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the layers of some models are fused: what `coverage.py` has against a model, the layers
+    themselves, and a step's batch if it is one that they take."""
+
+    refusal: Callable[[Any, Any], str | None]
+    layers: Callable[..., DecoderLayers | LatentLayers]
+    batch: FindBatch
 
 
 class FusedForward:
-    """Put before one of vLLM's model classes, runs its decoder layers through `DecoderLayers`."""
+    """Put before one of vLLM's model classes, runs its decoder layers through its family's."""
 
-    _decoder: DecoderLayers | None = None
+    family: ClassVar[Family]
+    _decoder: DecoderLayers | LatentLayers | None = None
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
@@ -42,10 +58,12 @@ class FusedForward:
 
     def process_weights_after_loading(self) -> None:
         """vLLM calls it last: all layers are packed by now, or never will be."""
-        reason = refusal(self, self._vllm_config)
-        if reason is None:
+        reason = self.family.refusal(self, self._vllm_config)
+        if reason is not None:
+            _refuse_compiled(self._vllm_config, reason)
+        else:
             add_up = tensor_model_parallel_all_reduce if compat.tensor_parallel()[0] > 1 else None
-            self._decoder = DecoderLayers(self, self._vllm_config.model_config.dtype, add_up)
+            self._decoder = self.family.layers(self, self._vllm_config.model_config.dtype, add_up)
             hush_openmp()
         how = "are fused" if reason is None else f"are vLLM's own: {reason}"
         sidecar = sidecar_of(self._vllm_config)
@@ -68,7 +86,7 @@ class FusedForward:
         inputs_embeds: torch.Tensor | None = None,
     ) -> Any:
         metadata = get_forward_context().attn_metadata
-        batch = _batch(self._decoder, metadata, positions)
+        batch = self._batch(metadata, positions)
         dry = self._decoder is not None and metadata is None
         if batch is None and not dry:
             return super().forward(  # type: ignore[misc]
@@ -82,13 +100,28 @@ class FusedForward:
         normed, _ = inner.norm(*self._decoder(hidden, batch))
         return normed
 
+    def _batch(self, metadata: Any, positions: torch.Tensor) -> Any:
+        if self._decoder is None or not isinstance(metadata, dict) or positions.dim() != 1:
+            return None
+        return self.family.batch(self._decoder.names, metadata, positions)
 
-def _batch(decoder: DecoderLayers | None, metadata: Any, positions: torch.Tensor) -> Batch | None:
-    """A step's batch, if it is one that the decoder layers take."""
-    if decoder is None or not isinstance(metadata, dict) or positions.dim() != 1:
-        return None
-    found = metadata.get(decoder.names[0])
-    if found is None or any(metadata.get(name) is not found for name in decoder.names):
+
+def _refuse_compiled(config: Any, reason: str) -> None:
+    """Raises UsageError where layers would be compiled around our kernels: with vLLM 0.32's own
+    settings of the compiler that gives wrong numbers."""
+    ours = config.model_config.quantization == "compressed-tensors"
+    if ours and Switch.from_environment().linear and config.compilation_config.mode:
+        raise UsageError(
+            f"decoder layers are vLLM's own ({reason}), and compiled they give wrong tokens with"
+            " our kernels: leave out --no-enforce-eager, or set TUNAN_CPU_KERNELS=0"
+        )
+
+
+def _batch_of_tokens(
+    names: tuple[str, ...], metadata: dict[str, Any], positions: torch.Tensor
+) -> Batch | None:
+    found = metadata.get(names[0])
+    if found is None or any(metadata.get(name) is not found for name in names):
         return None
     slots = found.slot_mapping
     if found.causal is not True or slots.shape[0] != positions.shape[0]:
@@ -96,9 +129,41 @@ def _batch(decoder: DecoderLayers | None, metadata: Any, positions: torch.Tensor
     return Batch(positions, slots, found.query_start_loc, found.seq_lens, found.block_table)
 
 
+def _batch_of_latents(
+    names: tuple[str, ...], metadata: dict[str, Any], positions: torch.Tensor
+) -> LatentBatch | None:
+    found = metadata.get(names[0])
+    slots = get_forward_context().slot_mapping
+    if found is None or not isinstance(slots, dict):
+        return None
+    if found.causal is not True or found.num_actual_tokens != positions.shape[0]:
+        return None
+    return LatentBatch(positions, metadata, slots)
+
+
+PLAIN = Family(coverage.refusal, DecoderLayers, _batch_of_tokens)
+LATENT = Family(coverage.latent_refusal, LatentLayers, _batch_of_latents)
+
+
 class LlamaForCausalLM(FusedForward, llama.LlamaForCausalLM):  # type: ignore[misc]
     """vLLM's, with fused decoder layers."""
+
+    family = PLAIN
 
 
 class Qwen2ForCausalLM(FusedForward, qwen2.Qwen2ForCausalLM):  # type: ignore[misc]
     """vLLM's, with fused decoder layers."""
+
+    family = PLAIN
+
+
+class DeepseekV2ForCausalLM(FusedForward, deepseek_v2.DeepseekV2ForCausalLM):  # type: ignore[misc]
+    """vLLM's, with fused decoder layers."""
+
+    family = LATENT
+
+
+class DeepseekV3ForCausalLM(FusedForward, deepseek_v2.DeepseekV3ForCausalLM):  # type: ignore[misc]
+    """vLLM's, with fused decoder layers."""
+
+    family = LATENT

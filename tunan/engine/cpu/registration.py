@@ -16,6 +16,8 @@ ATTENTION_BACKENDS = {
     "AMX_MLA": "tunan.engine.cpu.mla.AmxMlaBackend",
 }
 MODELS = {
+    "DeepseekV2ForCausalLM": "tunan.engine.cpu.models:DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM": "tunan.engine.cpu.models:DeepseekV3ForCausalLM",
     "LlamaForCausalLM": "tunan.engine.cpu.models:LlamaForCausalLM",
     "Qwen2ForCausalLM": "tunan.engine.cpu.models:Qwen2ForCausalLM",
 }
