@@ -48,8 +48,13 @@ async def raw(door: Fleet, data: bytes, seconds: float = 60) -> bytes:
         b"[" * 100_000,
         b'{"a":' * 100_000,
         b'{"max_tokens": ' + b"9" * 10_000 + b"}",
+        b'{"max_tokens": NaN}',
+        b'{"temperature": -Infinity}',
     ],
-    ids=["cut", "text", "list", "utf-16", "latin-1", "deep list", "deep object", "digits"],
+    ids=[
+        *("cut", "text", "list", "utf-16", "latin-1", "deep list", "deep object", "digits"),
+        *("not a number", "infinite"),
+    ],
 )
 async def test_a_malformed_body_is_400_and_reaches_no_replica(body: bytes) -> None:
     async with fleet(1) as door:
@@ -198,10 +203,10 @@ async def test_a_request_id_that_cannot_be_logged_is_replaced(given: str) -> Non
 
 
 async def test_admin_needs_its_own_key_and_holds_a_replica(tmp_path: Path) -> None:
-    keys, admin = tmp_path / "keys", tmp_path / "admin"
+    keys, admin, log = (tmp_path / name for name in ("keys", "admin", "access.log"))
     keys.write_text(KEY)
     admin.write_text(ADMIN)
-    async with fleet(2, api_keys_file=keys, admin_keys_file=admin) as door:
+    async with fleet(2, api_keys_file=keys, admin_keys_file=admin, access_log=log) as door:
         url = f"{door.url}/admin/replicas"
         for key, status in ((KEY, 401), (ADMIN, 200)):
             async with door.client.get(url, headers={"Authorization": f"Bearer {key}"}) as answer:
@@ -215,6 +220,9 @@ async def test_admin_needs_its_own_key_and_holds_a_replica(tmp_path: Path) -> No
             assert answer.status == 404
         async with door.client.get(f"{door.url}/admin/../v1", headers=headers) as answer:
             assert answer.status == 401
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["status"] for line in lines] == [401, 200, 200, 200, 404]
+    assert {line["key"] for line in lines} == {"admin"}
 
 
 async def test_without_admin_keys_there_is_no_admin() -> None:
@@ -252,6 +260,9 @@ def test_tls_files_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
     for settings in wrong:
         with pytest.raises(UsageError, match=r"gateway\.tls_cert_file"):
             check_server_files(Gateway(**settings))
+    one = tmp_path / "bad.pem"
+    with pytest.raises(UsageError, match="holds nothing in PEM form"):
+        check_server_files(Gateway(tls_cert_file=one, tls_key_file=one))
     with pytest.raises(UsageError, match=r"gateway\.replica_ca_file"):
         replica_context(Gateway(replica_ca_file=tmp_path / "bad.pem"))
 

@@ -107,4 +107,4 @@ def _words(command: str | None) -> list[str] | None:
     try:
         return None if command is None else shlex.split(command)
     except ValueError as error:
-        raise UsageError(f"--etcd-hook: {error}") from None
+        raise UsageError(f"--etcd-hook {command}: {error}") from None

@@ -22,7 +22,15 @@ from tunan.gateway.pool import Pool
 from tunan.gateway.probes import Probes
 from tunan.gateway.proxy import Proxy
 from tunan.gateway.replica import RETRY_AFTER
-from tunan.gateway.responses import Receive, Scope, Send, authorization, send_error, send_json
+from tunan.gateway.responses import (
+    Message,
+    Receive,
+    Scope,
+    Send,
+    authorization,
+    send_error,
+    send_json,
+)
 from tunan.gateway.tls import check_server_files, replica_context
 from tunan.gateway.upstream import Upstreams
 
@@ -82,7 +90,7 @@ class FrontDoor:
         elif path == "/ready":
             await self._ready(send)
         elif path == PREFIX or path.startswith(f"{PREFIX}/"):
-            await administer(self._pool, self._election, self._admin_keys, scope, send)
+            await self._administer(scope, send)
         elif not (key := self._key(scope)):
             challenge = [(b"www-authenticate", b"Bearer")]
             self._metrics.refused.labels("key").inc()
@@ -115,16 +123,42 @@ class FrontDoor:
             await delivery.error(429, "rate_limit_exceeded", str(error), wait)
         finally:
             self._metrics.requests.labels(key, delivery.status).inc()
-            self._log.write(
-                request_id=delivery.request_id,
-                key=key,
-                method=scope["method"],
-                path=scope["path"][:200],
-                status=delivery.status,
-                seconds=round(time.monotonic() - delivery.began, 4),
-                first_byte_s=delivery.first_s and round(delivery.first_s, 4),
-                client=(scope.get("client") or ("",))[0],
+            self._write_line(
+                scope, delivery.request_id, key, delivery.status, delivery.began, delivery.first_s
             )
+
+    async def _administer(self, scope: Scope, send: Send) -> None:
+        began, statuses = time.monotonic(), [0]
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+            await send(message)
+
+        try:
+            await administer(self._pool, self._election, self._admin_keys, scope, watched)
+        finally:
+            self._write_line(scope, _request_id(scope), "admin", statuses[-1], began, None)
+
+    def _write_line(
+        self,
+        scope: Scope,
+        request_id: str,
+        key: str,
+        status: int,
+        began: float,
+        first_s: float | None,
+    ) -> None:
+        self._log.write(
+            request_id=request_id,
+            key=key,
+            method=scope["method"],
+            path=scope["path"][:200],
+            status=status,
+            seconds=round(time.monotonic() - began, 4),
+            first_byte_s=first_s and round(first_s, 4),
+            client=(scope.get("client") or ("",))[0],
+        )
 
     async def _refuse(
         self, send: Send, status: int, kind: str, message: str, wait_s: int = 0

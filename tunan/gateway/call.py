@@ -138,9 +138,14 @@ def with_additions(body: bytes, additions: dict[str, Any]) -> bytes:
     return start + comma + json.dumps(additions).encode()[1:]
 
 
+def _no_number(name: str) -> None:
+    """Python's parser takes NaN and Infinity, which are not JSON."""
+    raise ValueError(name)
+
+
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(body.decode("utf-8"))
+        content = json.loads(body.decode("utf-8"), parse_constant=_no_number)
     except UnicodeDecodeError:
         raise BadRequestError("the body is not UTF-8") from None
     except RecursionError:

@@ -59,4 +59,6 @@ def _refuse_endless(*files: Path | None) -> None:
 
 
 def _reason(error: OSError | ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLError) and "PEM lib" in str(error):  # OpenSSL says no more
+        return "it or its key file holds nothing in PEM form"
     return (error.strerror or str(error)).strip()

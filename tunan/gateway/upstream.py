@@ -102,6 +102,8 @@ def reason_of(error: Exception) -> str:
         return f"its certificate is not accepted: {str(why).rstrip('.')}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "it closes the connection"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the connection broke off in the middle of an answer"
     if isinstance(broken := getattr(error, "os_error", error), ssl.SSLError):
         return f"TLS with it fails: {(broken.reason or str(broken)).replace('_', ' ').lower()}"
     if isinstance(broken, ConnectionRefusedError):

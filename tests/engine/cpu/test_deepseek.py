@@ -10,7 +10,7 @@ from tests.engine.cpu.agreement import agreed
 from tests.engine.cpu.quantised import quantise
 from tests.engine.cpu.runs import TOKENS
 from tests.engine.generation import prompts
-from tests.engine.vllm_process import run_in_vllm
+from tests.engine.vllm_process import ProcessFailed, run_in_vllm
 from tests.models import write_deepseek_v2_lite, write_deepseek_v3
 from tunan.engine.cpu.switch import VARIABLE
 
@@ -209,3 +209,13 @@ def test_packed_experts_are_mapped_and_nothing_is_left_to_vllm(generated: dict[s
         for layer in (1, 2):
             for part in ("gate_up", "down"):
                 assert f"model.layers.{layer}.mlp.experts.{part}.bin" in names
+
+
+def test_experts_in_unfused_layers_are_refused_by_a_compiled_engine(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "linear,attention")
+    compiled = {"model": models["v3-w8a8"], "arguments": CPU_MLA | {"enforce_eager": False}}
+    question = [compiled | {"prompts": prompts()[:1]}]
+    with pytest.raises(ProcessFailed, match="compiled around quantised experts"):
+        run_in_vllm("tests.engine.cpu.runs:generate_all", question, tmp_path)

@@ -14,14 +14,15 @@ from vllm.model_executor.models import deepseek_v2, llama, qwen2
 
 from tunan.engine import compat
 from tunan.engine.cpu import coverage, head
+from tunan.engine.cpu.compiled import refuse_compiled_experts
 from tunan.engine.cpu.decoder import Batch, DecoderLayers
 from tunan.engine.cpu.latent_layers import LatentBatch, LatentLayers
 from tunan.engine.cpu.linear import PackingKernel
 from tunan.engine.cpu.log import logger
+from tunan.engine.cpu.packed_experts import mixture_of
 from tunan.engine.cpu.process import hush_openmp, sidecar_of
 from tunan.engine.cpu.sidecar import Sidecar
 from tunan.engine.cpu.switch import Switch
-from tunan.errors import UsageError
 
 # Of a step: the layers' names, vLLM's metadata by name, positions [tokens].
 FindBatch = Callable[[tuple[str, ...], dict[str, Any], torch.Tensor], Any]
@@ -59,9 +60,9 @@ class FusedForward:
     def process_weights_after_loading(self) -> None:
         """vLLM calls it last: all layers are packed by now, or never will be."""
         reason = self.family.refusal(self, self._vllm_config)
-        if reason is not None:
-            _refuse_compiled(self._vllm_config, reason)
-        else:
+        if reason is not None and any(map(mixture_of, self.modules())):  # type: ignore[attr-defined]
+            refuse_compiled_experts(self._vllm_config, f"decoder layers are vLLM's own: {reason}")
+        if reason is None:
             add_up = tensor_model_parallel_all_reduce if compat.tensor_parallel()[0] > 1 else None
             self._decoder = self.family.layers(self, self._vllm_config.model_config.dtype, add_up)
             hush_openmp()
@@ -104,17 +105,6 @@ class FusedForward:
         if self._decoder is None or not isinstance(metadata, dict) or positions.dim() != 1:
             return None
         return self.family.batch(self._decoder.names, metadata, positions)
-
-
-def _refuse_compiled(config: Any, reason: str) -> None:
-    """Raises UsageError where layers would be compiled around our kernels: with vLLM 0.32's own
-    settings of the compiler that gives wrong numbers."""
-    ours = config.model_config.quantization == "compressed-tensors"
-    if ours and Switch.from_environment().linear and config.compilation_config.mode:
-        raise UsageError(
-            f"decoder layers are vLLM's own ({reason}), and compiled they give wrong tokens with"
-            " our kernels: leave out --no-enforce-eager, or set TUNAN_CPU_KERNELS=0"
-        )
 
 
 def _batch_of_tokens(
