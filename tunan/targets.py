@@ -10,6 +10,7 @@ Target = Literal[
     "ascend910b2",
     "ascend910b3",
     "ascend910b4",
+    "ascend910b4-1",
     "ascend910c",
     "ascend310p",
 ]
@@ -20,5 +21,7 @@ def family_of(target: str) -> str:
     """The target whose operators a chip shares: `ascend910b3` -> `ascend910b`."""
     chip = target.removeprefix("ascend910b")
     return (
-        "ascend910b" if target.startswith("ascend910b") and chip in ("1", "2", "3", "4") else target
+        "ascend910b"
+        if target.startswith("ascend910b") and chip in ("1", "2", "3", "4", "4-1")
+        else target
     )

@@ -52,13 +52,49 @@ def test_files_are_written_for_a_deployment(
         (["--target", "cpu", "--offline", __file__], "not a folder; name one"),
         (["--target", "cpu", "--write", __file__], "not a folder; name one"),
         (["--target", "cpu", "--config", "x"], "--config is for the files of --write"),
+        (["--target", "cpu", "--overwrite"], "--overwrite is for the files of --write"),
+        (["--target", "cpu", "--packages", __file__], "not a folder; name that of the vendor's"),
+        (["--target", "cpu", "--packages", "/no/such", "--run"], "there is no such folder"),
+        (["--target", "cpu", "--prefix", "/opt/it's"], "an absolute path of letters, digits and /"),
+        (["--target", "cpu", "--prefix", "/opt/a b"], "an absolute path of letters, digits and /"),
+        *(
+            (["--target", "cpu", option, ""], f"{option}: it is empty; name a path")
+            for option in ("--prefix", "--packages", "--offline", "--write", "--config")
+        ),
     ],
 )
 def test_wrong_use_is_one_line(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["install", *options]) == 2
+    assert status_of(["install", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def status_of(arguments: list[str]) -> int:
+    """argparse ends the process itself."""
+    try:
+        return main(arguments)
+    except SystemExit as end:
+        return int(str(end.code))
+
+
+def test_a_script_for_another_machine_may_name_a_folder_of_that_machine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*ASCEND, "--packages", "/no/such/folder"]) == 0
+    printed = capsys.readouterr()
+    assert "PACKAGES=/no/such/folder\n" in printed.out
+    assert printed.err == (
+        "tunan: warning: --packages /no/such/folder is not on this machine; it has to be where "
+        "the script runs\n"
+    )
+    assert main(ASCEND) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_910b4_1_is_a_chip_of_its_own_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--target", "ascend910b4-1", "--os", "ubuntu"]) == 0
+    assert "Ascend-cann-910b-ops_" in capsys.readouterr().out
 
 
 def test_a_step_that_fails_is_status_3(

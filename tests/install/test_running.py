@@ -66,6 +66,29 @@ def test_after_the_restart_cann_the_packages_and_the_check_follow(machine: FakeM
     assert calls[-1].startswith("tunan doctor --target ascend910b3")
 
 
+@pytest.mark.parametrize("folder", ["cann", "ascend-toolkit"])
+def test_the_toolkit_is_found_where_its_version_puts_it(machine: FakeMachine, folder: str) -> None:
+    name = f"Ascend-cann-toolkit_{machine.plan.release.cann}_linux-aarch64.run"
+    machine.put(name, f"{folder}/set_env.sh", "echo $NOT_SET; false")
+    machine.install()
+    status, said, calls = machine.install()
+    assert (status, said) == (0, "")
+    assert calls[-1].startswith("tunan doctor")
+
+
+def test_a_toolkit_that_is_nowhere_is_one_line(machine: FakeMachine) -> None:
+    name = f"Ascend-cann-toolkit_{machine.plan.release.cann}_linux-aarch64.run"
+    machine.put(name, "elsewhere/set_env.sh")
+    machine.install()
+    status, said, _ = machine.install()
+    ascend = machine.plan.ascend
+    assert (status, said) == (
+        3,
+        f"install: no {ascend}/cann/set_env.sh and no {ascend}/ascend-toolkit/set_env.sh: "
+        "the toolkit is not there\n",
+    )
+
+
 def test_run_again_nothing_of_the_vendor_is_installed_twice(machine: FakeMachine) -> None:
     machine.install()
     machine.install()

@@ -29,9 +29,15 @@ PLUGINS = (
     "ascend_model",
     "tunan",
 )
+# What is sourced: of each the first that is there. CANN 8.5 and newer install themselves into
+# `cann` (the vendor's installation guide); those before, and vllm-ascend's own image of CANN 9.1.0,
+# have the other.
 SET_ENV = (
-    "/usr/local/Ascend/ascend-toolkit/set_env.sh",
-    "/usr/local/Ascend/nnal/atb/set_env.sh",
+    (
+        "/usr/local/Ascend/cann/set_env.sh",
+        "/usr/local/Ascend/ascend-toolkit/set_env.sh",
+    ),
+    ("/usr/local/Ascend/nnal/atb/set_env.sh",),
 )
 
 

@@ -18,7 +18,7 @@ CANN_VERSION = "9.1.0"
 
 _DEVICE_FILES = ("dev/davinci_manager", "dev/devmm_svm", "dev/hisi_hdc")
 _DRIVER = "usr/local/Ascend/driver"
-_TOOLKITS = ("usr/local/Ascend/ascend-toolkit/latest", "usr/local/Ascend/cann")
+_TOOLKITS = ("usr/local/Ascend/cann", "usr/local/Ascend/ascend-toolkit/latest")
 
 # How the chips' own names begin, by family.
 _CHIPS = {"ascend910b": "Ascend910B", "ascend910c": "Ascend910_93", "ascend310p": "Ascend310P"}
@@ -66,12 +66,13 @@ def require(
 
 def missing(root: Path = Path("/")) -> list[str]:
     """What this machine lacks to run vllm-ascend, each with where it was looked for."""
+    toolkits = " or ".join(f"/{toolkit}" for toolkit in _TOOLKITS)
     found = {
         "NPU device files /dev/davinci0...": bool(_npus(root)),
         **{f"/{file}": (root / file).exists() for file in _DEVICE_FILES},
         f"the NPU driver in /{_DRIVER}": (root / _DRIVER).is_dir(),
         "npu-smi on PATH": shutil.which("npu-smi") is not None,
-        f"the CANN toolkit {CANN_VERSION} (ASCEND_HOME_PATH or /{_TOOLKITS[0]})": _has_cann(root),
+        f"the CANN toolkit {CANN_VERSION} (ASCEND_HOME_PATH or {toolkits})": _has_cann(root),
     }
     return [what for what, there in found.items() if not there] + _missing_packages(exactly=True)
 

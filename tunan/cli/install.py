@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from tunan.errors import OutsideError, UsageError
+from tunan.notices import warn
 
 _DESCRIPTION = """\
 Prints the shell script that installs driver, firmware, CANN, the Python packages and Tunan on one
@@ -43,20 +44,27 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="firmware before driver (default: if there is a driver here)",
     )
     parser.add_argument(
-        "--packages", type=Path, default=Path(), metavar="DIR", help="the vendor's files (here)"
+        "--packages", type=_path, default=Path(), metavar="DIR", help="the vendor's files (here)"
     )
     parser.add_argument(
-        "--offline", type=Path, metavar="DIR", help="Python packages: fill DIR, then use it"
+        "--offline", type=_path, metavar="DIR", help="Python packages: fill DIR, then use it"
     )
     parser.add_argument(
-        "--prefix", type=Path, default=Path("/opt/tunan"), metavar="DIR", help="/opt/tunan"
+        "--prefix", type=_path, default=Path("/opt/tunan"), metavar="DIR", help="/opt/tunan"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="deployment file, for --write")
-    parser.add_argument("--write", type=Path, metavar="DIR", help="write script and files there")
+    parser.add_argument("--config", type=_path, metavar="FILE", help="deployment file, for --write")
+    parser.add_argument("--write", type=_path, metavar="DIR", help="write script and files there")
     parser.add_argument("--overwrite", action="store_true", help="replace files that differ")
     parser.add_argument("--run", action="store_true", dest="run_it", help="run the script")
     add_common_options(parser, as_json=False)
     parser.set_defaults(run=run)
+
+
+def _path(text: str) -> Path:
+    """An empty one would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; name a path")
+    return Path(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -110,8 +118,23 @@ def _refuse_nonsense(args: argparse.Namespace) -> None:
             raise UsageError(f"{option} {folder}: not a folder; name one, it may be new")
     if args.run_it and args.write:
         raise UsageError("--run and --write exclude each other")
-    if args.config and not args.write:
-        raise UsageError("--config is for the files of --write")
+    for option, value in (("--config", args.config), ("--overwrite", args.overwrite)):
+        if value and not args.write:
+            raise UsageError(f"{option} is for the files of --write")
+    _check_packages(args.packages, args.run_it)
+
+
+def _check_packages(folder: Path, needed: bool) -> None:
+    """It need not be here for a script that is for another machine."""
+    if folder.is_dir():
+        return
+    if folder.exists():
+        raise UsageError(f"--packages {folder}: not a folder; name that of the vendor's files")
+    if needed:
+        raise UsageError(
+            f"--packages {folder}: there is no such folder; make it, and put the vendor's files in"
+        )
+    warn(f"--packages {folder} is not on this machine; it has to be where the script runs")
 
 
 def _run(text: str) -> int:

@@ -8,6 +8,7 @@ from tunan.doctor.checks import CHECKS
 from tunan.doctor.finding import MARKS, Finding, finding, lines_of, printable
 from tunan.doctor.subject import Subject
 from tunan.doctor.uses import uses
+from tunan.doctor.wording import counted as plural
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def counted(findings: Sequence[Finding]) -> str:
     """`12 checks: 1 failed, 2 unknown`."""
     counts = {state: sum(f.state == state for f in findings) for state in MARKS}
     told = [f"{counts[s]} {s}" for s in ("failed", "warning", "unknown") if counts[s]]
-    checks = f"{len(findings)} checks"
+    checks = plural(len(findings), "check")
     return f"{checks}: {', '.join(told)}" if told else f"{checks}, all well"
 
 

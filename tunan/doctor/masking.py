@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from tunan.confidential import GONE, is_secret_option, names_a_secret, without_secrets
+
 _IPV4 = re.compile(r"(?<![0-9A-Za-z.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z]|\.[0-9])")
 _IPV6 = re.compile(r"(?<![0-9A-Za-z:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![0-9A-Za-z:.])")
 _MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
@@ -15,31 +17,8 @@ _SERIAL = re.compile(
     r"((?:serial[ _-]?(?:number|no)?|[vnd]?die[ _-]?id|uuid)\s*[:=]\s*)([^\n,;]+)",
     re.IGNORECASE,
 )
-_WORD = (
-    r"(?:authorization|api[_-]?keys?|(?:access|private|secret)[_-]?key|token|password|passwd"
-    r"|passphrase|secret|credentials?|\u5bc6\u7801|\u53e3\u4ee4|\u5bc6\u94a5)"
-)
-_ASSIGNED = rf"{_WORD}\\?[\"']?\s*[:=\uff1a]\s*\\?"
-_SECRET_LIST = re.compile(rf"({_ASSIGNED}[\[(])[^\])]*", re.IGNORECASE)
-_SECRET_QUOTED = re.compile(rf"({_ASSIGNED}([\"']))((?:(?!\\?\2).){{4,}})", re.IGNORECASE)
-_SECRET = re.compile(
-    rf"({_ASSIGNED}[\"']?(?:(?:bearer|basic)\s+)?)([^\s\"',;\\\[(]{{4,}})", re.IGNORECASE
-)
-# As it was typed (`--api-key x`) and as Python prints a command (`'--api-key', 'x'`).
-_OPTION = r"(?<![\w-])--[\w-]{0,40}(?:key|token|password|secret)"
-_SECRET_OPTION = re.compile(
-    rf"({_OPTION}[\"']?(?:,\s*|[ =]+)[\"']?)([^\s\"',]{{4,}})", re.IGNORECASE
-)
-_OPTION_ALONE = re.compile(_OPTION, re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(://[^\s/:@]*:)[^\s/@]+(?=@)")
-_SECRET_KEY = re.compile(rf"(?:^|[_-]){_WORD}$", re.IGNORECASE)
-_BEARER = re.compile(r"(\bbearer\s+)([^\s\"',;]{4,})", re.IGNORECASE)
-_KEY = re.compile(r"(?:^|_)(?:authorization|api_?key|token|password|secret)$", re.IGNORECASE)
-_BEARER = re.compile(r"(\bbearer\s+)([^\s\"',;]{4,})", re.IGNORECASE)
-_KEY = re.compile(r"\b(?:sk|hf|ghp|xoxb)[-_][A-Za-z0-9_-]{12,}")
 _HOME = re.compile(r"(/home/|/Users/)([^/\s:\"']+)")
 _VERSION_LINE = re.compile(r"version|compatible", re.IGNORECASE)
-GONE = "***"
 
 
 class Mask:
@@ -59,7 +38,7 @@ class Mask:
             return self.text(value)
         if isinstance(value, list):
             return [
-                GONE if _is_option(before) and isinstance(item, str) else self.json(item)
+                GONE if is_secret_option(before) and isinstance(item, str) else self.json(item)
                 for before, item in zip([None, *value], value, strict=False)
             ]
         if isinstance(value, dict):
@@ -67,14 +46,11 @@ class Mask:
         return value
 
     def _item(self, key: str, value: Any) -> Any:
-        secret = _SECRET_KEY.search(key) and isinstance(value, str | list)
+        secret = names_a_secret(key) and isinstance(value, str | list)
         return GONE if secret else self.json(value)
 
     def _line(self, line: str) -> str:
-        for pattern in (_SECRET_LIST, _SECRET_QUOTED, _SECRET, _SECRET_OPTION, _URL_PASSWORD):
-            line = pattern.sub(rf"\1{GONE}", line)
-        line = _BEARER.sub(rf"\1{GONE}", line)
-        line = _KEY.sub(GONE, line)
+        line = without_secrets(line)
         line = _SERIAL.sub(lambda m: m[1] + self._stand_in("serial", m[2].strip()), line)
         line = _MAC.sub(lambda m: self._mac(m[0].lower()), line)
         line = _IPV6.sub(lambda m: self._ip(m[0]), line)
@@ -114,7 +90,3 @@ class Mask:
             return self._named("ip6", original, lambda n: f"2001:db8::{n:x}")
         # 198.18.0.0/15 is set aside for tests of networks (RFC 2544).
         return self._named("ip4", original, lambda n: f"198.18.{n >> 8 & 255}.{n & 255}")
-
-
-def _is_option(value: Any) -> bool:
-    return isinstance(value, str) and bool(_OPTION_ALONE.fullmatch(value))

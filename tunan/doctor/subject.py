@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunan.ascend.catalogue import Chip, Identity, Profile, Release, chips, profiles, releases
 from tunan.ascend.emulated import EmulatedDevices
+from tunan.ascend.probes.dcmi import LIBRARIES
 from tunan.ascend.probes.host import Memory, look_at_memory, look_at_processor
 from tunan.ascend.probes.looking import VARIABLES
 from tunan.ascend.probes.lscpu import Processor
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRIVER = "/usr/local/Ascend/driver"
-TOOLKITS = ("/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/cann")
-SET_ENV = "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+# Of CANN 8.5 and newer, and of those before (see `tunan.ascend.recipe.SET_ENV`).
+TOOLKITS = ("/usr/local/Ascend/cann", "/usr/local/Ascend/ascend-toolkit/latest")
 SET_ENV_ATB = "source /usr/local/Ascend/nnal/atb/set_env.sh"
 GIB = 1 << 30
 _SIZES = ("weights", "kv_bytes_per_token", "max_len")
@@ -79,9 +80,21 @@ class Subject:
 
     @property
     def has_npu_tool(self) -> bool:
-        """Whether npu-smi is installed: without devices something is wrong with them then."""
+        """Whether npu-smi or libdcmi is there: without devices something is wrong then."""
         error = self.npus.error or ""
-        return bool(self.devices) or not error.endswith(("is not installed", "was not asked"))
+        if self.devices or not error.endswith(("is not installed", "was not asked")):
+            return True
+        return any(self.sight.exists(library) for library in LIBRARIES)
+
+    @property
+    def npus_fail(self) -> bool:
+        """Whether what asks for NPUs is installed and hangs or fails: there may be some."""
+        if self.devices or not self.has_npu_tool:
+            return False
+        ran = self.sight.run("npu-smi", "info")
+        # It worked, and its table is empty.
+        is_empty = ran.status == 0 and (self.npus.error or "").startswith("no device in its output")
+        return not is_empty
 
     @property
     def devices(self) -> tuple[NpuDevice, ...]:
@@ -101,8 +114,13 @@ class Subject:
     @cached_property
     def target(self) -> str:
         """What it is to run on: as asked, else as the deployment says, else what is there."""
+        return self.named_target or self._found_target()
+
+    @property
+    def named_target(self) -> str | None:
+        """The target that was asked for; None where it is what is there."""
         named = [self.asked.target, self.deployment.target if self.deployment else "auto"]
-        return next((name for name in named if name != "auto"), None) or self._found_target()
+        return next((name for name in named if name != "auto"), None)
 
     def _found_target(self) -> str:
         if self.emulated:
@@ -111,7 +129,8 @@ class Subject:
             return "cpu"
         identity = self.identity
         if identity and identity.chip:
-            return identity.chip.target or f"ascend{identity.chip.family.lower()}"
+            # A chip that the engine does not serve on leaves the CPUs; `chip` says why.
+            return identity.chip.target or "cpu"
         return "ascend910b"
 
     @property
@@ -134,6 +153,12 @@ class Subject:
     def wants_hardware(self) -> bool:
         """Whether driver, CANN and devices have to be real."""
         return self.wants_npu and self.emulated is None
+
+    @property
+    def wants_cann(self) -> bool:
+        """Whether CANN and vllm-ascend have to be there: on a chip that they do not serve, that
+        they are missing is no finding of its own."""
+        return self.wants_hardware and (self.chip is None or self.chip.is_served)
 
     @property
     def family(self) -> str:

@@ -1,7 +1,7 @@
 """The files beside an installation: environment, systemd units, Dockerfile, manifests."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def files_of(plan: Plan, deployment: Deployment | None = None) -> Mapping[str, s
     values: dict[str, str] = {**values_of(plan)}
     sample = filled("deploy.yaml", {"DEVICES": str(_devices(plan))})
     values |= _of_deployment(plan, deployment or _parsed(sample))
-    values["SOURCES"] = "\n".join(f"    . {path}" for path in SET_ENV)
+    values["SOURCES"] = "\n".join(_sourced(files) for files in SET_ENV)
     environment = filled("env_cpu.sh" if plan.is_cpu else "env.sh", values)
     written = {
         "install.sh": script(plan),
@@ -38,6 +38,16 @@ def files_of(plan: Plan, deployment: Deployment | None = None) -> Mapping[str, s
     if deployment is None:
         written["deploy.yaml"] = sample
     return written | _manifests(plan, deployment, values, sample)
+
+
+def _sourced(files: Sequence[str]) -> str:
+    """The first of `files` that is there; the last one fails where none is."""
+    *firsts, last = files
+    lines = [f". {last}"]
+    for file in reversed(firsts):
+        lines = [f"if [ -f {file} ]; then", f"    . {file}", "else",
+                 *(f"    {line}" for line in lines), "fi"]  # fmt: skip
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def write_files(folder: Path, files: Mapping[str, str], overwrite: bool) -> None:

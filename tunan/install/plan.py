@@ -21,6 +21,7 @@ TARGETS = (
     "ascend910b2",
     "ascend910b3",
     "ascend910b4",
+    "ascend910b4-1",
     "ascend910c",
     "ascend310p",
     "cpu",
@@ -48,7 +49,9 @@ class Plan:
     def __post_init__(self) -> None:
         """A path with blanks or quotes has no one spelling in shell, systemd and Dockerfile."""
         if not re.fullmatch(r"/[\w./-]*", str(self.prefix), re.ASCII):
-            raise UsageError(f"--prefix {self.prefix}: only letters, digits and ._- are taken")
+            raise UsageError(
+                f"--prefix {self.prefix}: an absolute path of letters, digits and /._- is taken"
+            )
 
     @property
     def is_cpu(self) -> bool:

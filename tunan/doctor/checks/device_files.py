@@ -1,7 +1,9 @@
 """The files through which a process reaches NPUs."""
 
+from tunan.doctor.commands import install
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import Subject
+from tunan.doctor.wording import counted
 
 _OTHERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
 
@@ -15,11 +17,11 @@ def look(subject: Subject) -> Answer | None:
     if not subject.device_files:
         missing.insert(0, "/dev/davinci0")
     needed = "/dev/davinci0... and " + ", ".join(f"/dev/{name}" for name in _OTHERS)
-    found = f"{len(subject.device_files)} devices" + (
+    found = counted(len(subject.device_files), "device") + (
         f", no {', '.join(missing)}" if missing else ""
     )
     in_container = "docker run " + " ".join(f"--device {path}" for path in missing)
-    fix = in_container if subject.in_container else "install the driver, then: npu-smi info"
+    fix = in_container if subject.in_container else install(subject)
     return Answer(not missing, found, needed, fix)
 
 

@@ -2,10 +2,9 @@
 
 from tunan.ascend.catalogue import DriverGate, driver_gates
 from tunan.ascend.probes.versions import is_at_least, parse_package
+from tunan.doctor.commands import install, upgrade
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import DRIVER, Subject
-
-_FIX = "install a newer Ascend HDK: driver first on a new machine, firmware first on an update"
 
 
 def look(subject: Subject) -> Answer | None:
@@ -19,14 +18,14 @@ def look(subject: Subject) -> Answer | None:
             False,
             f"no {DRIVER}/version.info, and npu-smi does not tell",
             "the Ascend driver",
-            fix if subject.in_container else "install the Ascend driver and firmware",
+            fix if subject.in_container else install(subject),
         )
     missed = [gate for gate in _gates(subject) if not is_at_least(version, gate.driver)]
     if not missed:
         return Answer(True, version, "the Ascend driver")
     gate = max(missed, key=lambda gate: gate.strict)
     needed = f"{gate.driver} for {gate.what}"
-    return Answer(False, version, needed, _FIX, "error" if gate.strict else "warning")
+    return Answer(False, version, needed, upgrade(subject), "error" if gate.strict else "warning")
 
 
 def driver_version(subject: Subject) -> str | None:

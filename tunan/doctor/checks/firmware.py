@@ -2,6 +2,7 @@
 
 from tunan.ascend.probes.npu_smi_fields import Board, parse_board
 from tunan.ascend.probes.versions import Package, firmware_fits, parse_package
+from tunan.doctor.commands import upgrade
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import DRIVER, Subject
 
@@ -20,7 +21,7 @@ def look(subject: Subject) -> Answer | None:
     needed = "firmware that fits the driver"
     if driver and driver.firmware_range:
         needed += f" ({' to '.join(driver.firmware_range)})"
-    fix = "install driver and firmware of one Ascend HDK release, then reboot"
+    fix = upgrade(subject)
     if board and board.compatible is False:
         return Answer(False, f"{board.firmware}: npu-smi calls it not compatible", needed, fix)
     if firmware is None:

@@ -1,5 +1,6 @@
 """NNAL: libatb.so, from which the fused transformer operators come."""
 
+from tunan.doctor.commands import install
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import SET_ENV_ATB, Subject
 
@@ -8,7 +9,7 @@ _ROOT = "/usr/local/Ascend/nnal/atb"
 
 def look(subject: Subject) -> Answer | None:
     """Where set_env.sh says, else in the usual folder."""
-    if not subject.wants_hardware:
+    if not subject.wants_cann:
         return None
     home = subject.sight.variable("ATB_HOME_PATH")
     needed = f"NNAL {subject.release.cann}"
@@ -20,9 +21,7 @@ def look(subject: Subject) -> Answer | None:
         )
     if subject.sight.exists(f"{_ROOT}/set_env.sh"):
         return Answer(False, f"{_ROOT}, but ATB_HOME_PATH is not set", needed, SET_ENV_ATB)
-    machine = subject.sight.system("machine") or "aarch64"
-    fix = f"sh Ascend-cann-nnal_{subject.release.cann}_linux-{machine}.run --install"
-    return Answer(False, f"no {_ROOT}", needed, fix)
+    return Answer(False, f"no {_ROOT}", needed, install(subject))
 
 
 CHECK = Check("nnal", "error", look)

@@ -3,6 +3,7 @@
 from tunan.ascend.probes.npus import look_at_health
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import Subject
+from tunan.doctor.wording import counted
 
 _BAD = ("alarm", "critical")
 
@@ -14,7 +15,7 @@ def look(subject: Subject) -> Answer | None:
     ill = [device for device in subject.devices if (device.health or "").upper() != "OK"]
     needed = "OK on every device"
     if not ill:
-        return Answer(True, f"OK on {len(subject.devices)} devices", needed)
+        return Answer(True, f"OK on {counted(len(subject.devices), 'device')}", needed)
     told: list[str] = []
     for device in ill:
         codes = look_at_health(subject.sight, device).value

@@ -3,6 +3,7 @@
 from tunan.ascend.probes.npu import NpuDevice
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import Subject
+from tunan.doctor.wording import counted
 
 _DEFAULT_UTILIZATION = 0.9
 
@@ -18,7 +19,9 @@ def look(subject: Subject) -> Answer | None:
     full = [d for d in devices if (d.memory_free_mb or 0) < part * (d.memory_total_mb or 0)]
     if not full:
         least = min(d.memory_free_mb or 0 for d in devices)
-        return Answer(True, f"at least {least} MB free on {len(devices)} devices", needed)
+        return Answer(
+            True, f"at least {least} MB free on {counted(len(devices), 'device')}", needed
+        )
     told = "; ".join(_told(subject, device) for device in full)
     return Answer(False, told, needed, _fix(subject, full))
 

@@ -1,5 +1,6 @@
 """The package of operator kernels for this kind of chip."""
 
+from tunan.doctor.commands import install
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import Subject
 
@@ -10,12 +11,12 @@ _CHIPS = {"ascend910b": "ascend910b", "ascend910c": "ascend910_93", "ascend310p"
 def look(subject: Subject) -> Answer | None:
     """It is installed apart from the toolkit, and one for another chip does nothing here."""
     chip = _CHIPS.get(subject.family)
-    if not subject.wants_hardware or subject.cann_home is None or chip is None:
+    if not subject.wants_cann or subject.cann_home is None or chip is None:
         return None
     folder = f"{subject.cann_home}/{_FOLDER}"
     there = subject.sight.names(folder)
-    needed = f"the operator kernels for {chip}"
-    fix = f"install the CANN kernels (ops) package {subject.release.cann} for {chip}"
+    needed = f"the operator kernels of CANN {subject.release.cann} for {chip}"
+    fix = install(subject)
     if not there:
         return Answer(None, f"{folder} is empty or not there", needed, fix)
     for_chips = [name for name in there if name.startswith("ascend")]

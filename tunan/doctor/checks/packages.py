@@ -1,6 +1,7 @@
 """The Python packages: one row of the compatibility matrix, or the CPU engine."""
 
 from tunan.ascend.catalogue import Release, releases
+from tunan.doctor.commands import install
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import Subject
 
@@ -17,8 +18,10 @@ def look(subject: Subject) -> Answer | None:
         return Answer(
             installed is not None, f"vllm_ascend {installed}", "vllm_ascend", "make setup-ascend"
         )
-    release = subject.release
-    fix = f"pip install vllm=={release.vllm[0]} vllm-ascend=={release.vllm_ascend}"
+    if not subject.wants_cann:
+        return None
+    # vLLM is built without kernels and vllm-ascend comes from the vendor's index: no line of pip.
+    release, fix = subject.release, install(subject)
     if installed is None:
         return Answer(False, "vllm_ascend is not installed", _row(release), fix)
     if installed not in {r.vllm_ascend for r in releases()}:

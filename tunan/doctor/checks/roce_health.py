@@ -4,6 +4,7 @@ from tunan.ascend.probes.hccn import HEALTHY, parse_net_health
 from tunan.doctor.checks.roce_link import hccn_text
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import Subject
+from tunan.doctor.wording import by_value, counted
 
 
 def look(subject: Subject) -> Answer | None:
@@ -15,14 +16,14 @@ def look(subject: Subject) -> Answer | None:
         for number, _ in enumerate(subject.devices)
     ]
     needed = "Success on every port"
-    bad = [f"device {n}: {p.value}" for n, p in enumerate(told) if p.value and not _well(p.value)]
+    bad = by_value({n: p.value for n, p in enumerate(told) if p.value and not _well(p.value)})
     if bad:
         fix = "check hccn_tool -i N -netdetect -g, the gateway and the switch"
-        return Answer(False, "; ".join(bad), needed, fix)
+        return Answer(False, bad, needed, fix)
     if any(probe.value is None for probe in told):
         error = next(probe.error for probe in told if probe.value is None)
         return Answer(None, error or "", needed, "hccn_tool -i 0 -net_health -g")
-    return Answer(True, f"Success on {len(told)} ports", needed)
+    return Answer(True, f"Success on {counted(len(told), 'port')}", needed)
 
 
 def _well(told: str) -> bool:

@@ -1,14 +1,15 @@
 """The largest packet of the NPUs' ports: the two ends of a connection have to agree on it."""
 
 from tunan.ascend.probes.hccn import parse_mtu
-from tunan.doctor.checks.roce_link import hccn_text
+from tunan.doctor.checks.roce_link import hccn_text, looks_at_ports
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import Subject
+from tunan.doctor.wording import by_value, counted
 
 
 def look(subject: Subject) -> Answer | None:
     """Compares those of this machine; `same-mtu` compares machines."""
-    if not subject.wants_hardware or not subject.is_one_of_several or not subject.devices:
+    if not looks_at_ports(subject):
         return None
     sizes = mtus(subject)
     known = {size for size in sizes if size is not None}
@@ -17,12 +18,12 @@ def look(subject: Subject) -> Answer | None:
     if not known:
         return Answer(None, mtu_error(subject), needed, "hccn_tool -i 0 -mtu -g")
     if len(known) > 1:
-        told = ", ".join(f"device {n}: {size}" for n, size in enumerate(sizes) if size)
+        told = by_value({n: str(size) for n, size in enumerate(sizes) if size})
         return Answer(False, told, needed, fix)
     (size,) = known
     if None in sizes:
         return Answer(None, f"{size}, not told by device {sizes.index(None)}", needed, fix)
-    return Answer(True, f"{size} on {len(sizes)} ports", needed)
+    return Answer(True, f"{size} on {counted(len(sizes), 'port')}", needed)
 
 
 def mtus(subject: Subject) -> list[int | None]:

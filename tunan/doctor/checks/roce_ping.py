@@ -5,6 +5,7 @@ from tunan.ascend.probes.probe import Probe
 from tunan.doctor.checks.roce_link import hccn_text
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import Subject
+from tunan.doctor.wording import counted
 
 
 def look(subject: Subject) -> Answer | None:
@@ -37,7 +38,7 @@ def judged(told: dict[str, Probe[Ping]]) -> Answer:
     if silent := [(pair, probe.error) for pair, probe in told.items() if probe.value is None]:
         pair, error = silent[0]
         return Answer(None, f"{pair}: {error}", needed, fix)
-    return Answer(True, f"{len(known)} pairs", needed)
+    return Answer(True, counted(len(known), "pair"), needed)
 
 
 def roce_addresses(subject: Subject) -> list[str | None]:

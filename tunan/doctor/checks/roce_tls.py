@@ -1,14 +1,15 @@
 """The TLS switch of the NPUs' ports: HCCL fails where two differ."""
 
 from tunan.ascend.probes.hccn import parse_tls
-from tunan.doctor.checks.roce_link import hccn_text
-from tunan.doctor.finding import Answer, Check
+from tunan.doctor.checks.roce_link import hccn_text, looks_at_ports
+from tunan.doctor.finding import Answer, Check, Severity
 from tunan.doctor.subject import Subject
+from tunan.doctor.wording import devices
 
 
 def look(subject: Subject) -> Answer | None:
     """Compares those of this machine; the other machines' have to be the same."""
-    if not subject.wants_hardware or not subject.is_one_of_several or not subject.devices:
+    if not looks_at_ports(subject):
         return None
     switches = [
         parse_tls(hccn_text(subject, number, "-tls")) for number, _ in enumerate(subject.devices)
@@ -19,8 +20,10 @@ def look(subject: Subject) -> Answer | None:
     if not known:
         return Answer(None, switches[0].error or "", needed, "hccn_tool -i 0 -tls -g")
     if len(known) > 1:
-        on = [str(n) for n, probe in enumerate(switches) if probe.value]
-        return Answer(False, f"on for device {', '.join(on)} only", needed, fix)
+        on = devices(n for n, probe in enumerate(switches) if probe.value)
+        # HCCL takes the network between machines; inside of one it may do without.
+        severity: Severity = "error" if subject.is_one_of_several else "warning"
+        return Answer(False, f"on for {on} only", needed, fix, severity)
     return Answer(True, "on for all here" if known == {True} else "off for all here", needed)
 
 

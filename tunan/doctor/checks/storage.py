@@ -3,6 +3,7 @@
 from tunan.ascend.probes.host import look_at_disks
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import Subject
+from tunan.doctor.wording import counted
 
 _TB = 10**12
 
@@ -12,7 +13,7 @@ def look(subject: Subject) -> Answer | None:
     disks = look_at_disks(subject.sight)
     nvme = [disk for disk in disks if disk.nvme]
     size = sum(disk.size for disk in nvme) / _TB
-    found = f"{len(nvme)} NVMe disks, {size:.1f} TB"
+    found = f"{counted(len(nvme), 'NVMe disk')}, {size:.1f} TB"
     if not nvme:
         found = f"no NVMe disk ({', '.join(d.name for d in disks) or 'no disk seen'})"
     if not subject.profile:

@@ -1,7 +1,10 @@
-"""Temperature and power of the NPUs, for the record: limits are the driver's (see npu-health)."""
+"""Temperature and power of the NPUs."""
 
 from tunan.doctor.finding import Answer, Check
 from tunan.doctor.subject import Subject
+
+# Of the alert TunanNpuHot; a test compares. The driver has limits of its own (see npu-health).
+HOT_C = 85
 
 
 def look(subject: Subject) -> Answer | None:
@@ -13,7 +16,9 @@ def look(subject: Subject) -> Answer | None:
     watts = [d.power_w for d in known if d.power_w is not None]
     power = f", {sum(watts):.0f} W in all" if watts else ""
     found = f"{hottest.describe()} is the hottest with {hottest.temperature_c:.0f} °C{power}"
-    return Answer(True, found, "no alarm of the driver")
+    fix = f"npu-smi info -t temp -i {hottest.npu} # see to fans and air intake"
+    passed = (hottest.temperature_c or 0.0) <= HOT_C
+    return Answer(passed, found, f"at most {HOT_C} °C", fix)
 
 
-CHECK = Check("temperature", "note", look)
+CHECK = Check("temperature", "warning", look)

@@ -72,7 +72,9 @@ class Connection:
 
     def __init__(self, host: str, prefix: str = PREFIX) -> None:
         if not re.fullmatch(r"/[\w./-]*", prefix, re.ASCII):
-            raise UsageError(f"--prefix {prefix}: only letters, digits and ._- are taken")
+            raise UsageError(
+                f"--prefix {prefix}: an absolute path of letters, digits and /._- is taken"
+            )
         there = _THERE.replace("@PREFIX@", prefix)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the connection
         self._buffer = b""

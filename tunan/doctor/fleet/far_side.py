@@ -17,8 +17,10 @@ from tunan.ascend.probes.programs import run
 
 GREETING = "tunan-far-side-1"
 # Without an installation of `tunan install`: what CANN's own installers leave.
+# The newer CANN last: of two that are there its paths come first.
 OF_CANN = (
     "/usr/local/Ascend/ascend-toolkit/set_env.sh",
+    "/usr/local/Ascend/cann/set_env.sh",
     "/usr/local/Ascend/nnal/atb/set_env.sh",
 )
 # A shell without a login has a short PATH.

@@ -7,9 +7,11 @@ from typing import Any
 from tunan.doctor.between import CHECKS
 from tunan.doctor.examining import counted
 from tunan.doctor.finding import Answer, Check, Finding, finding, lines_of, printable
+from tunan.doctor.fleet.advice import advice
 from tunan.doctor.fleet.connection import LostError
 from tunan.doctor.fleet.machine import Machine
 from tunan.doctor.fleet.visit import Visited
+from tunan.doctor.wording import counted as plural
 
 _REACHED = Check[Sequence[Machine]]("reached", "error", lambda _: None)
 
@@ -68,8 +70,8 @@ def _reached(visits: Sequence[Visited]) -> Answer | None:
         return None
     lost = [f"{visit.name}: {visit.lost}" for visit in visits if visit.lost]
     needed = "every machine answers, over ssh without a password"
-    fix = "ssh HOST true, once by hand: it asks for the host's key; ssh-copy-id HOST"
-    found = "; ".join(lost) if lost else f"{len(visits)} machines"
+    fix = advice({visit.name: visit.lost for visit in visits if visit.lost}) if lost else None
+    found = "; ".join(lost) if lost else plural(len(visits), "machine")
     return Answer(not lost, found, needed, fix)
 
 

@@ -23,6 +23,17 @@ is_installed() {
     [ -n "$2" ] && [[ ${1##*/} == *"_$2_"* || ${1##*/} == *"_$2.run" ]]
 }
 
+# The toolkit's environment; CANN 8.5 and newer are in cann, those before in ascend-toolkit.
+toolkit_set_env() {
+    local file
+    for file in "$ASCEND/cann/set_env.sh" "$ASCEND/ascend-toolkit/set_env.sh"; do
+        if [ -f "$file" ]; then
+            echo "$file"
+            return
+        fi
+    done
+}
+
 # A CANN package, once: `install_cann NAME`.
 install_cann() {
     local file done_before

@@ -2,6 +2,6 @@
 # That script reads variables that are not set.
 set +eu
 # shellcheck source=/dev/null
-. "$ASCEND/ascend-toolkit/set_env.sh"
+. "$(toolkit_set_env)"
 set -eu
 install_cann @NNAL@

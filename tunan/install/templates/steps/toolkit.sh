@@ -1,3 +1,3 @@
 # CANN @CANN@: the toolkit
 install_cann @TOOLKIT@
-[ -f "$ASCEND/ascend-toolkit/set_env.sh" ] || die "no $ASCEND/ascend-toolkit/set_env.sh: the toolkit is not there"
+[ -n "$(toolkit_set_env)" ] || die "no $ASCEND/cann/set_env.sh and no $ASCEND/ascend-toolkit/set_env.sh: the toolkit is not there"
