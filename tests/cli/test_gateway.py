@@ -86,7 +86,7 @@ async def test_replicas_that_come_and_go_and_one_that_is_not_there_are_said_once
         assert sorted(said) == [
             f"tunan: replica-0 is ready: {first.url}\n",
             f"tunan: replica-1 is ready: {second.url}\n",
-            f"tunan: replica-2 is not ready yet: {nobody}: starting: nothing listens there\n",
+            f"tunan: replica-2 is not ready yet: {nobody}: away: nothing listens there\n",
         ]
         await ready(client, url)
         first.troubles = [Trouble("reset", 5)]

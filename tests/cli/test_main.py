@@ -137,3 +137,33 @@ def test_the_installed_program_is_the_one_that_can_be_interrupted() -> None:
 
     scripts = loads(Path("pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"tunan": "tunan.__main__:run"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "x", "--api-key", "sesame"],
+        ["status", "--hf-token=sesame"],
+        ["status", "--", "--api-key", "sesame"],
+        ["serve", "/m", "--port", "sk-sesame-sesame"],
+        ["serve", "/m", "--target", "api_key=sesame"],
+    ],
+)
+def test_no_secret_of_the_command_line_is_in_a_message(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    error = capsys.readouterr().err
+    assert "sesame" not in error
+    assert "***" in error
+
+
+@pytest.mark.parametrize("name", ["sk-sesame-sesame", "http://me:sesame@host/x"])
+def test_no_evident_secret_is_in_an_error_of_the_system(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--config", name]) == 2
+    error = capsys.readouterr().err
+    assert "sesame" not in error
+    assert "***" in error

@@ -210,6 +210,28 @@ def test_one_machines_script_can_be_printed_alone(
     assert node["node"] == "10.0.0.1"
 
 
+def test_the_only_machine_is_node_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "deploy.yaml"
+    config.write_text(TWO)
+    command = ["serve", "--config", str(config), "--print-command"]
+    assert main([*command, "--node", "0"]) == 0
+    script = capsys.readouterr().out
+    assert "\nexec vllm serve /models/r1 " in script
+    assert main(command) == 0
+    assert capsys.readouterr().out == script.replace("\nexec vllm", "\nvllm")
+
+
+def test_the_scripts_of_two_engines_on_node_0_do_not_replace_their_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "deploy.yaml"
+    config.write_text(f"{TWO}replicas: {{count: 2}}\n".replace("8, pipeline: 2", "8"))
+    assert main(["serve", "--config", str(config), "--print-command", "--node", "0"]) == 0
+    script = capsys.readouterr().out
+    assert script.count("vllm serve /models/r1 ") == 2
+    assert "exec vllm" not in script
+
+
 def test_a_machine_that_is_named_is_looked_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,7 +252,8 @@ def test_a_machine_that_is_named_is_looked_up(
     [
         ("[10.0.0.1, 10.0.0.2]", "2", "there are nodes 0 to 1"),
         ("[10.0.0.1, 10.0.0.2]", "-1", "there are nodes 0 to 1"),
-        ("[]", "0", "names no `nodes`"),
+        ("[]", "1", "names no `nodes`; 0 is the only one"),
+        ("[]", "-1", "names no `nodes`; 0 is the only one"),
     ],
 )
 def test_a_machine_that_the_deployment_does_not_have_is_wrong_use(
@@ -265,7 +288,22 @@ def test_a_printed_script_stops_where_cann_is_missing(tmp_path: Path) -> None:
     ran = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (3, "")
     (line,) = ran.stderr.splitlines()
-    assert line.startswith(f"no {tmp_path}/no/ascend-toolkit/set_env.sh: install CANN")
+    tried = f"no {tmp_path}/no/cann/set_env.sh and no {tmp_path}/no/ascend-toolkit/set_env.sh"
+    assert line.startswith(f"{tried}: install CANN")
+
+
+@pytest.mark.parametrize("folders", [["cann"], ["ascend-toolkit"], ["cann", "ascend-toolkit"]])
+def test_a_printed_script_takes_the_cann_that_is_there(
+    folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in folders:
+        script = tmp_path / folder / "set_env.sh"
+        script.parent.mkdir()
+        script.write_text(f"echo {folder}; exit 0\n")
+    assert main(["serve", "/models/m", "--print-command", "--target", "ascend910b4-1"]) == 0
+    printed = capsys.readouterr().out.replace("/usr/local/Ascend", str(tmp_path))
+    ran = subprocess.run(["sh"], input=printed, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, f"{folders[0]}\n")
 
 
 @pytest.mark.parametrize("printing", [[], ["--print-command"]])

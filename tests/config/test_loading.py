@@ -65,6 +65,32 @@ def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, text: str, message
     assert str(tmp_path) in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "engine_arguments: ['--hf-token=sesame', --model, x]",
+        "engine_arguments: [--api-key, sesame]",
+        "engine_arguments: [--api-key, 5354]",
+        "engine_arguments: {hf_token: sesame}",
+        "nodes: {api_keys: [sesame, open]}",
+        "target: sk-sesame-sesame",
+        "warmup: {requests: 'api_key=sesame'}",
+        "gateway: {port: 'http://me:sesame@host'}",
+        "replicas: [{url: 'http://me:sesame@host:1/x?token=sesame'}]",
+        "sk-sesame-sesame: 1",
+        "sk-sesame-sesame: 1\nsk-sesame-sesame: 2",
+        "api_key: sesame: 1",
+        "gateway: 'Authorization: Bearer sesame'",
+    ],
+)
+def test_no_secret_is_in_a_message(tmp_path: Path, line: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load_deployment(write(tmp_path, f"model: {{path: /m}}\n{line}\n"))
+    assert "sesame" not in str(error.value)
+    assert "5354" not in str(error.value)
+    assert "***" in str(error.value)
+
+
 def test_a_missing_file_and_a_binary_file_are_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         load_deployment(tmp_path / "none.yaml")

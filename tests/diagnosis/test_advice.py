@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from tunan.diagnosis import diagnose_streams
+from tunan.diagnosis import Floors, diagnose_streams
 
 SETTINGS = "INFO 11-30 21:25:27 [a.py:1] args: {'gpu_memory_utilization': 0.9, 'max_num_seqs': 64}"
 ALLOCATION = (
@@ -44,6 +44,60 @@ def test_a_device_without_a_byte_left_is_short_of_all_that_was_asked_for() -> No
         asked="3.00 GiB", used="59.00 GiB", free="0 bytes", reserved="59.50 GiB"
     )
     assert _advised(line, SETTINGS)[0] == "--gpu-memory-utilization=0.83"
+
+
+@pytest.mark.parametrize(
+    ("reserved", "advice"),
+    [
+        ("10.00 GiB", "another process or rank held the memory at that moment"),
+        ("16.00 GiB", "so it may be fragmentation"),
+    ],
+)
+def test_more_free_than_was_asked_for_is_no_shortage(reserved: str, advice: str) -> None:
+    line = ALLOCATION.format(
+        asked="12.00 GiB", used="10.00 GiB", free="20.00 GiB", reserved=reserved
+    )
+    found = diagnose_streams([("log", io.BytesIO(line.encode()))])
+    told = [text.why.en for text in found.advice]
+    assert told[0].startswith("no shortage by these figures: 12.00 GiB was asked for, 20.00 GiB is")
+    assert advice in told[0]
+    assert not any(text.startswith("shortage") for text in told)
+    assert all(text.key == "" for text in found.advice)
+
+
+def test_no_utilization_below_the_supervisors_floor_is_advised() -> None:
+    taken = (
+        "ValueError: Free memory on device npu:0 (5.1/60.96 GiB) on startup is less than desired "
+        "GPU memory utilization (0.9, 54.86 GiB)."
+    )
+    assert _advised(taken) == [
+        "55.86 GiB is held by others: end them, wait for the release, start again"
+    ]
+    line = ALLOCATION.format(
+        asked="40.00 GiB", used="57.00 GiB", free="1.00 GiB", reserved="57.50 GiB"
+    )
+    assert _advised(line, SETTINGS)[0] == f"--gpu-memory-utilization={Floors().utilization:g}"
+    at_floor = SETTINGS.replace("0.9", "0.5")
+    assert _advised(line, at_floor) == ["--max-num-batched-tokens=1024"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: The model's max seq len (4096) is larger than the maximum number of tokens "
+        "that can be stored in KV cache (8192).",
+        "Value error, User-specified max_model_len (1024) is greater than the derived "
+        "max_model_len (max_position_embeddings=4096 or model_max_length=None in config.json).",
+        "[ERROR] HCCL_BUFFSIZE is too SMALL, k = 8, NEEDED_HCCL_BUFFSIZE((a * b) * 2) = 200MB, "
+        "HCCL_BUFFSIZE=731MB.",
+        "ValueError: Total number of attention heads (28) must be divisible by tensor parallel "
+        "size (7).",
+    ],
+)
+def test_figures_that_show_no_lack_advise_no_value(line: str) -> None:
+    found = diagnose_streams([("log", io.BytesIO(line.encode()))])
+    assert found.verdict == "known"
+    assert found.advice == ()
 
 
 def test_a_context_beyond_the_model_s_is_lowered_to_it() -> None:

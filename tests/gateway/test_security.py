@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import resource
 import socket
 import ssl
@@ -18,6 +19,7 @@ from tests.gateway.fleet import CHAT, COMPLETION, Fleet, fleet
 from tests.gateway.test_resume import body_for
 from tunan.config.deployment import Gateway
 from tunan.errors import UsageError
+from tunan.gateway.noise import MALFORMED, quiet
 from tunan.gateway.tls import check_server_files, replica_context
 
 SECRET = "a-secret-prompt-of-nobody"
@@ -85,6 +87,36 @@ async def test_smuggled_framing_is_refused_and_reaches_no_replica(head: bytes) -
         assert answer.startswith(b"HTTP/1.1 400")
         assert door.engines[0].requests == []
         assert (await door.ask(CHAT, body_for(CHAT))).done
+
+
+async def test_malformed_requests_are_told_with_their_count_and_not_each(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fleet(1) as door:
+        for _ in range(5):
+            assert (await raw(door, b"\x16\x03\x01\x02\r\n\r\n")).startswith(b"HTTP/1.1 400")
+        upgrade = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\n"
+        await raw(door, upgrade + b"Upgrade: websocket\r\n\r\n")
+        told = "tunan: warning: refused a request that was not HTTP, with status 400\n"
+        assert capsys.readouterr().err == told
+    told = "tunan: warning: refused 4 requests that were not HTTP, with status 400\n"
+    assert capsys.readouterr().err == told
+    assert [record for record in caplog.records if record.name == "uvicorn.error"] == []
+
+
+async def test_malformed_requests_are_told_again_after_a_while(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logger = logging.getLogger("uvicorn.error")
+    with quiet(pause_s=0.01):
+        for _ in range(4):
+            logger.warning(MALFORMED)
+        told = ""
+        while "refused 3 requests" not in told:
+            await asyncio.sleep(0.001)
+            told += capsys.readouterr().err
+    assert told.count("\n") == 2
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1:1/v1/models", "//127.0.0.1:1/v1/models"])

@@ -124,6 +124,36 @@ async def test_engines_elsewhere_are_served_from_and_none_is_started(
         assert await asyncio.wait_for(service, PATIENCE_S) == 0
 
 
+async def test_an_engine_elsewhere_that_does_not_answer_is_told_once(
+    temporary: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with fake_engine_elsewhere() as url:
+        deployment = deployment_from(
+            {
+                "model": {"path": "/models/fake"},
+                "replicas": [{"url": url}, {"url": "http://127.0.0.1:1"}],
+                "gateway": {"port": 0, "probe_interval_s": 0.05},
+            },
+            "test",
+        )
+        directories = Directories(tmp_path / "cache", tmp_path / "state")
+        service = asyncio.create_task(
+            _serve(deployment, Options(as_json=True, directories=directories))
+        )
+        heard = Listener(capsys, service)
+        address = (await heard.until("starting"))["address"]
+        away = await heard.until("away")
+        assert (away["replica"], away["what"]) == ("replica-1", "away: nothing listens there")
+        async with aiohttp.ClientSession(address) as client, client.get("/ready") as answer:
+            assert "replica-1 away: nothing listens there" in (await answer.json())["detail"]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(service, PATIENCE_S) == 0
+    assert [event["replica"] for event in heard.events if event["event"] == "ready"] == [
+        "replica-0"
+    ]
+    assert len([event for event in heard.events if event["event"] == "away"]) == 1
+
+
 @contextlib.asynccontextmanager
 async def fake_engine_elsewhere() -> AsyncIterator[str]:
     """The URL of a server that knows `/health` and completions, as plain vLLM does."""

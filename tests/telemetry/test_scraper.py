@@ -1,7 +1,10 @@
 """Other programs' metrics: asked at once, within limits, and of nobody else."""
 
+import contextlib
 import gzip
+import http.client
 import socket
+import socketserver
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -78,6 +81,42 @@ def test_what_is_wrong_with_a_page_is_said(there: FakePages) -> None:
         assert problem in page.problem
         assert page.families == ()
     assert "/elsewhere" not in [path for path, _ in there.asked]
+
+
+@pytest.mark.parametrize(
+    ("sent", "problem"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "what it sends is not HTTP"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "what it sends is not HTTP"),
+        (b"", "closes the connection without an answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nm 1", "its answer breaks off"),
+    ],
+)
+def test_what_is_no_page_of_http_is_said_in_words(sent: bytes, problem: str) -> None:
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(sent)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        (page,) = asked(f"http://127.0.0.1:{server.server_address[1]}/metrics")
+        server.shutdown()
+        thread.join()
+    assert page.problem.startswith(problem)
+    assert "Error" not in page.problem
+
+
+@pytest.mark.parametrize(("path", "status"), [("/metrics", 200), ("/", 200), ("/nope", 404)])
+def test_only_metrics_is_a_page_of_the_monitor(path: str, status: int) -> None:
+    with exporting("127.0.0.1", 0, 3600) as (port, _):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert answer.status == status
+            assert (b"tunan_host_load1" in answer.read()) is (status == 200)
 
 
 def test_only_with_a_key_is_one_shown_and_nothing_is_asked_to_be_packed(there: FakePages) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tunan import __version__
+from tunan.confidential import hidden, without_evident_secrets, without_secrets
 from tunan.errors import TunanError
 
 VERBS = (
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         args.parser.error(_unexpected(args, unknown))
     if args.engine_arguments and not args.takes_engine_arguments:
-        args.parser.error(f"unexpected after `--`: {' '.join(args.engine_arguments)}")
+        args.parser.error(f"unexpected after `--`: {' '.join(hidden(args.engine_arguments))}")
     _prepare_streams()
     status = _run(args)
     flushed = _flush()
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unexpected(args: argparse.Namespace, words: list[str]) -> str:
+    words = hidden(words)
     if args.takes_command and not args.engine_arguments and not words[0].startswith("-"):
         return f"`--` is missing before the command: `{args.parser.prog} -- {' '.join(words)}`"
     return f"unrecognized arguments: {' '.join(words)}"
@@ -92,6 +94,7 @@ class _OneLineParser(argparse.ArgumentParser):
     """A wrong command line is one line, as every other error."""
 
     def error(self, message: str) -> NoReturn:
+        message = without_secrets(message)
         self.exit(2, f"{_one_line(f'{self.prog}: {message}; see {self.prog} --help')}\n")
 
 
@@ -137,6 +140,7 @@ def _report(args: argparse.Namespace, message: str, status: int) -> int:
     if args.debug:
         traceback.print_exc()
     with contextlib.suppress(BrokenPipeError):
+        message = without_evident_secrets(message)
         print(f"tunan: {_one_line(message)}", file=sys.stderr)  # noqa: T201
     return status
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from tunan.confidential import hidden, is_secret_option, names_a_secret, without_secrets
 from tunan.config.deployment import Deployment
 from tunan.config.pipeline import is_pipeline_file, pipeline_to_deployment
 from tunan.errors import UsageError
@@ -34,7 +35,7 @@ def deployment_from(
     try:
         return Deployment.model_validate(values)
     except ValidationError as error:
-        raise UsageError(_describe(error, origin, lines or {})) from None
+        raise UsageError(_describe(error, values, origin, lines or {})) from None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
@@ -48,7 +49,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{path}: not valid YAML: {_without_secrets(error)}") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path}: a deployment file must be a mapping with `model:` in it")
     return document, _key_lines(node, (), {}, str(path), set())
@@ -101,7 +102,9 @@ def _merge(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def _describe(error: ValidationError, origin: str, lines: Mapping[Keys, int]) -> str:
+def _describe(
+    error: ValidationError, values: Mapping[str, Any], origin: str, lines: Mapping[Keys, int]
+) -> str:
     """One line for the first mistake, and how many more there are."""
     details = error.errors(include_url=False, include_context=False)
     # A misspelt key makes the right one missing: the misspelling is what to mend.
@@ -116,10 +119,27 @@ def _describe(error: ValidationError, origin: str, lines: Mapping[Keys, int]) ->
     line = lines.get(_known(at, lines))
     place = f"{origin}:{line}" if line else origin
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    return f"{place}: {_what(first['type'], first['msg'], at, first.get('input'))}{more}"
+    shown = _shown("***" if _is_secret(at, values) else first.get("input"))
+    return f"{place}: {_what(first['type'], first['msg'], at, shown)}{more}"
 
 
-def _what(kind: str, message: str, at: Keys, value: Any) -> str:
+def _is_secret(at: Keys, values: Any) -> bool:
+    """Whether what stands there is one by its key, or by the option before it in a list."""
+    for key in at:
+        if isinstance(key, str):
+            if names_a_secret(key):
+                return True
+            values = values.get(key) if isinstance(values, Mapping) else None
+        elif not isinstance(values, list | tuple) or key >= len(values):
+            values = None
+        elif key and is_secret_option(values[key - 1]):
+            return True
+        else:
+            values = values[key]
+    return False
+
+
+def _what(kind: str, message: str, at: Keys, shown: str) -> str:
     name = _dotted(at)
     if kind == "extra_forbidden":
         known = _known_keys(at[:-1])
@@ -129,13 +149,18 @@ def _what(kind: str, message: str, at: Keys, value: Any) -> str:
     if kind == "missing":
         return f"`{name}` is missing"
     if kind in ("model_type", "model_attributes_type"):
-        return f"`{name}` must be a section with keys, not {_shown(value)}"
-    message = message.removeprefix("Value error, ")
-    return f"`{name}`: {message[0].lower()}{message[1:]} (got {_shown(value)})"
+        return f"`{name}` must be a section with keys, not {shown}"
+    message = without_secrets(message.removeprefix("Value error, "))
+    return f"`{name}`: {message[0].lower()}{message[1:]} (got {shown})"
+
+
+def _without_secrets(error: Exception) -> str:
+    """What the parser says; it shows a piece of the file."""
+    return " ".join(" ".join(map(without_secrets, str(error).splitlines())).split())
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = repr(hidden(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -156,4 +181,4 @@ def _known_keys(section: Sequence[str | int]) -> list[str]:
 
 
 def _dotted(at: Sequence[str | int]) -> str:
-    return ".".join(str(key) for key in at) or "(the file)"
+    return ".".join(hidden(str(key)) for key in at) or "(the file)"

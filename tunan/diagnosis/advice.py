@@ -20,6 +20,7 @@ DEFAULTS: Mapping[str, float] = {
     "max_num_seqs": 256,
 }
 MOST_UTILIZATION = 0.95
+LEAST_UTILIZATION = 0.5  # below it a model that was sized for the device hardly has a cache
 PLAIN_STEP = 0.05  # of the utilization, where the message has no numbers
 MARGIN = 0.02  # of the device's memory, kept free beyond what was short
 FRAGMENTED = 0.05  # of the device's memory reserved and not allocated
@@ -69,7 +70,8 @@ Settings = Mapping[str, float]
 
 def _out_of_memory(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
     if not {"asked", "total", "free"} <= parts.keys():
-        return (_lower_utilization(settings, PLAIN_STEP, _PLAIN_SHORTAGE), *_fewer_tokens(settings))
+        lower = _lower_utilization(settings, PLAIN_STEP, _PLAIN_SHORTAGE)
+        return (*lower, *_fewer_tokens(settings))
     asked, total, free = (size_of(parts[name]) for name in ("asked", "total", "free"))
     used, reserved = (size_of(parts.get(name, "0 GiB")) for name in ("used", "reserved"))
     unused = reserved - used
@@ -79,18 +81,42 @@ def _out_of_memory(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
             "asked for in one piece",
             zh=f"碎片：已预留未分配 {_gib(unused)}，而一次要 {_gib(asked)} 的连续内存",
         )
-        setting = "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True"
-        return (Advice("", setting, "expandable_segments:True", why),)
-    short = max(asked - free, 0)
+        return (_in_pieces(why),)
+    elsewhere = total - free - reserved
+    holder = (_held_elsewhere(elsewhere),) if reserved and elsewhere > total / 10 else ()
+    if free > asked:
+        return (_no_shortage(asked, free, total, unused), *holder)
+    short = asked - free
     why = Text(
         en=f"shortage: {_gib(asked)} was asked for, {_gib(free)} of {_gib(total)} is free",
         zh=f"不足：要 {_gib(asked)}，{_gib(total)} 中只剩 {_gib(free)}",
     )
     lower = _lower_utilization(settings, short / total + MARGIN if total else PLAIN_STEP, why)
-    elsewhere = total - free - reserved
-    if reserved and elsewhere > total / 10:
-        return (_held_elsewhere(elsewhere), lower, *_fewer_tokens(settings))
-    return (lower, *_fewer_tokens(settings))
+    return (*holder, *lower, *_fewer_tokens(settings))
+
+
+def _no_shortage(asked: int, free: int, total: int, unused: int) -> Advice:
+    """More was free than was asked for: less of it in use would change nothing."""
+    en = f"no shortage by these figures: {_gib(asked)} was asked for, {_gib(free)} is free"
+    zh = f"这些数字看不出不足：要 {_gib(asked)}，还有 {_gib(free)} 空闲"
+    if unused >= FRAGMENTED * total > 0:
+        why = Text(
+            en=f"{en}; {_gib(unused)} is reserved and not allocated, so it may be fragmentation",
+            zh=f"{zh}；已预留未分配 {_gib(unused)}，可能是碎片",
+        )
+        return _in_pieces(why)
+    why = Text(
+        en=f"{en}: another process or rank held the memory at that moment (`npu-smi info`), or "
+        "this process has a limit of its own (a memory fraction, a container's, a vNPU's)",
+        zh=f"{zh}：当时被别的进程或 rank 占用（`npu-smi info`），"
+        "或本进程另有上限（显存比例、容器、vNPU）",
+    )
+    return Advice("", "", None, why)
+
+
+def _in_pieces(why: Text) -> Advice:
+    value = "expandable_segments:True"
+    return Advice("", f"PYTORCH_NPU_ALLOC_CONF={value}", value, why)
 
 
 _PLAIN_SHORTAGE = Text(en="the device's memory is short", zh="设备内存不足")
@@ -111,9 +137,10 @@ def _utilization(value: float, why: Text) -> Advice:
     return Advice("memory.utilization", f"--gpu-memory-utilization={value:g}", value, why)
 
 
-def _lower_utilization(settings: Settings, by: float, why: Text) -> Advice:
+def _lower_utilization(settings: Settings, by: float, why: Text) -> tuple[Advice, ...]:
     now = settings["gpu_memory_utilization"]
-    return _utilization(max(math.floor((now - by) * 100 + 1e-6) / 100, 0.1), why)
+    value = max(math.floor((now - by) * 100 + 1e-6) / 100, LEAST_UTILIZATION)
+    return (_utilization(value, why),) if value < now else ()
 
 
 def _fewer_tokens(settings: Settings) -> tuple[Advice, ...]:
@@ -145,6 +172,8 @@ def _context(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
     fits -= fits % BLOCK_TOKENS
     if fits <= 0:
         return _fewer_tokens(settings)
+    if fits >= length:  # then it is not what was short
+        return ()
     why = Text(
         en=f"the KV cache holds {fits} of the {length} tokens",
         zh=f"KV 缓存放得下 {length} 中的 {fits} 个 token",
@@ -156,6 +185,8 @@ def _context_of_model(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
     if "most" not in parts:
         return ()
     most = int(parts["most"])
+    if most >= int(parts["length"]):
+        return ()
     why = Text(
         en=f"the model was made for {most} tokens, {parts['length']} were asked for",
         zh=f"模型支持 {most} 个 token，要求了 {parts['length']} 个",
@@ -171,14 +202,14 @@ def _memory_taken(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
         en=f"{total - free:.2f} GiB is held by others: end them, wait for the release, start again",
         zh=f"{total - free:.2f} GiB 被别人占着：结束它们，等释放后再启动",
     )
+    share = math.floor(free / total * 100) / 100
+    if share < LEAST_UTILIZATION:
+        return (Advice("", "", None, taken),)
     fits = Text(
         en=f"or keep to the {free:.2f} GiB of {total:.2f} GiB that is free",
         zh=f"或只用空闲的 {free:.2f} GiB（共 {total:.2f} GiB）",
     )
-    return (
-        Advice("", "", None, taken),
-        _utilization(math.floor(free / total * 100) / 100, fits),
-    )
+    return (Advice("", "", None, taken), _utilization(share, fits))
 
 
 def _no_cache_blocks(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
@@ -198,6 +229,8 @@ def _hccl_buffer(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
     if "needed" not in parts:
         return ()
     needed = int(parts["needed"])
+    if int(parts.get("have", "0")) >= needed:
+        return ()
     have = f", it has {parts['have']}" if "have" in parts else ""
     why = Text(en=f"the operator needs {needed} MB{have}", zh=f"算子需要 {needed} MB")
     return (Advice("", f"HCCL_BUFFSIZE={needed}", needed, why),)
@@ -231,6 +264,8 @@ def _grid(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
 def _heads(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
     heads, ranks = int(parts["heads"]), int(parts["ranks"])
     fits = next((count for count in range(ranks, 0, -1) if heads % count == 0), 1)
+    if fits == ranks:
+        return ()
     why = Text(en=f"{fits} divides {heads} heads", zh=f"{fits} 能整除 {heads} 个头")
     return (_tensor(fits, why),)
 

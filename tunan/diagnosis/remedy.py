@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tunan.config import Deployment
-from tunan.diagnosis.advice import BLOCK_TOKENS, DEFAULTS, PLAIN_STEP
+from tunan.diagnosis.advice import BLOCK_TOKENS, DEFAULTS, LEAST_UTILIZATION, PLAIN_STEP
 from tunan.diagnosis.diagnose import Diagnosis
 
 Kind = Literal[
@@ -24,7 +24,7 @@ Kind = Literal[
 class Floors:
     """What a remedy does not go below, or (the buffer) above; sizes in MB, times in seconds."""
 
-    utilization: float = 0.5
+    utilization: float = LEAST_UTILIZATION
     max_num_batched_tokens: int = 512
     max_model_len: int = 2048
     graph_size: int = 8

@@ -16,6 +16,7 @@ _FURTHEST = (
     Stage.COMPILING,
     Stage.LOADING,
     Stage.STARTING,
+    Stage.AWAY,
     Stage.DRAINING,
     Stage.DOWN,
     Stage.FAILED,

@@ -21,6 +21,7 @@ FAILURES_OF_THE_ONLY_ONE = 30  # while no other replica is ready
 OK, UNAVAILABLE = 200, 503
 # Of a `tunan serve` elsewhere: all that is not one of these is only told for the messages.
 _GONE = (Stage.DOWN, Stage.FAILED)
+_BEFORE_READY = (Stage.AWAY, Stage.STARTING, Stage.LOADING, Stage.COMPILING, Stage.WARMING)
 
 
 class Probes:
@@ -70,7 +71,7 @@ class Probes:
             _becomes_ready(replica)
         elif status == UNAVAILABLE:
             _becomes(replica, body)
-        elif replica.stage is Stage.STARTING:
+        elif replica.stage in _BEFORE_READY:
             _is_not_there(replica, body.decode() if status == 0 else f"/health answers {status}")
         return status in (OK, UNAVAILABLE)
 
@@ -96,8 +97,8 @@ class Probes:
 
 def _is_not_there(replica: Replica, why: str) -> None:
     """It has not answered yet: what is in its way may change."""
-    if replica.problem != why:
-        replica.move(Stage.STARTING, problem=why)
+    if (replica.stage, replica.problem) != (Stage.AWAY, why):
+        replica.move(Stage.AWAY, problem=why)
 
 
 def _becomes_ready(replica: Replica) -> None:

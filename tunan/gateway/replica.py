@@ -40,8 +40,12 @@ class Role(StrEnum):
 
 
 class Stage(StrEnum):
-    """The life of a replica, in order; from `DOWN` it begins again."""
+    """The life of a replica, in order; from `DOWN` it begins again.
 
+    `AWAY`: it was started elsewhere, if at all, and has not answered yet.
+    """
+
+    AWAY = "away"
     STARTING = "starting"
     LOADING = "loading"
     COMPILING = "compiling"
@@ -54,6 +58,7 @@ class Stage(StrEnum):
 
 # Seconds a client should wait before it asks again.
 RETRY_AFTER = {
+    Stage.AWAY: 3,
     Stage.STARTING: 3,
     Stage.LOADING: 3,
     Stage.COMPILING: 5,
@@ -135,6 +140,11 @@ class Replica:
     on_change: list[Callable[["Replica"], None]] = field(default_factory=list, init=False)
     _answers: set[Answer] = field(default_factory=set, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        """Nobody here starts what is elsewhere."""
+        if isinstance(self.address, HttpAddress) and self.stage is Stage.STARTING:
+            self.stage = Stage.AWAY
 
     @property
     def ready(self) -> bool:

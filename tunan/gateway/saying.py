@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from tunan.gateway.pool import Pool
 from tunan.gateway.replica import Replica, Stage
@@ -31,18 +31,30 @@ async def saying(pool: Pool, tell: Tell, patience_s: float) -> AsyncIterator[Non
         replica.on_change.append(changed)
         replica.on_lost.append(lost)
         changed(replica)
-    missing = asyncio.create_task(_missing(pool, tell, patience_s))
     try:
-        yield
+        async with saying_missing(pool.replicas, lambda _, text: tell(text), patience_s):
+            yield
     finally:
-        missing.cancel()
         for replica in pool.replicas:
             replica.on_change.remove(changed)
             replica.on_lost.remove(lost)
 
 
-async def _missing(pool: Pool, tell: Tell, patience_s: float) -> None:
-    await asyncio.sleep(patience_s)
-    for replica in pool.replicas:
-        if replica.stage is not Stage.READY:
-            tell(f"{replica.name} is not ready yet: {replica.address}: {replica.describe()}")
+@contextlib.asynccontextmanager
+async def saying_missing(
+    replicas: Sequence[Replica], tell: Callable[[Replica, str], None], patience_s: float
+) -> AsyncIterator[None]:
+    """After `patience_s`, if the block still runs then: a line for each that is not ready yet."""
+
+    async def look() -> None:
+        await asyncio.sleep(patience_s)
+        for replica in replicas:
+            if replica.stage is not Stage.READY:
+                place = f"{replica.address}: {replica.describe()}"
+                tell(replica, f"{replica.name} is not ready yet: {place}")
+
+    looking = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        looking.cancel()

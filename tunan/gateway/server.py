@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import logging
 import resource
 import socket
 import ssl
@@ -14,12 +13,11 @@ import uvicorn
 from tunan.errors import OutsideError, UsageError
 from tunan.gateway.app import FrontDoor
 from tunan.gateway.guard import guarded
+from tunan.gateway.noise import quiet
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75  # longer than usual client pools keep idle connections
 CONNECTIONS = 65_536  # open files: programs start with 1024, which is soon used up
-# What uvicorn logs as an error when an answer is cut, which the proxy does on purpose.
-CUT = "ASGI callable returned without completing response."
 
 
 class _Server(uvicorn.Server):
@@ -66,10 +64,6 @@ def _allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _is_not_a_cut(record: logging.LogRecord) -> bool:
-    return record.getMessage() != CUT
-
-
 @contextlib.asynccontextmanager
 async def serving(app: FrontDoor, listener: socket.socket) -> AsyncIterator[None]:
     """Serves `app` on `listener` while the block runs, then closes every connection."""
@@ -90,12 +84,12 @@ async def serving(app: FrontDoor, listener: socket.socket) -> AsyncIterator[None
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
     )
-    logging.getLogger("uvicorn.error").addFilter(_is_not_a_cut)
     _allow_connections()
     server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await task
+    with quiet():
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await task

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from tunan.ascend.recipe import SET_ENV, NodeCommand, is_address, node_commands
@@ -37,7 +38,7 @@ def print_command(
     deployment = deployment.model_copy(update={"model": model})
     commands = _for_cpu(deployment) if target == "cpu" else _for_ascend(deployment, target)
     if node is not None:
-        commands = (_of_node(commands, node),)
+        commands = _of_node(commands, node)
     if as_json:
         listing = [
             {"node": c.address, "environment": c.environment, "command": list(c.arguments)}
@@ -45,16 +46,19 @@ def print_command(
         ]
         print(json.dumps({"target": target, "nodes": listing}, ensure_ascii=False, indent=2))  # noqa: T201
         return
-    print("\n\n".join(_script(command, target, becomes=node is not None) for command in commands))  # noqa: T201
+    alone = node is not None and len(commands) == 1
+    print("\n\n".join(_script(command, target, becomes=alone) for command in commands))  # noqa: T201
 
 
-def _of_node(commands: tuple[NodeCommand, ...], node: int) -> NodeCommand:
+def _of_node(commands: tuple[NodeCommand, ...], node: int) -> tuple[NodeCommand, ...]:
     several = [command for command in commands if command.address is not None]
-    if not several:
-        raise UsageError(f"--node {node}: the deployment file names no `nodes`")
-    if not 0 <= node < len(several):
+    if several and 0 <= node < len(several):
+        return (several[node],)
+    if several:
         raise UsageError(f"--node {node}: there are nodes 0 to {len(several) - 1}, 0 is the head")
-    return several[node]
+    if node != 0:
+        raise UsageError(f"--node {node}: the deployment file names no `nodes`; 0 is the only one")
+    return commands
 
 
 def _for_cpu(deployment: Deployment) -> tuple[NodeCommand, ...]:
@@ -105,11 +109,8 @@ def _script(command: NodeCommand, target: str, becomes: bool) -> str:
             f"# for vLLM {VLLM_VERSION}, vllm-ascend {VLLM_ASCEND_VERSION}, torch_npu "
             f"{TORCH_NPU_VERSION} and CANN {CANN_VERSION}"
         )
-        for script in SET_ENV:
-            lines += [
-                _stop_unless(f"-f {script}", f"no {script}: install CANN {CANN_VERSION} with nnal"),
-                f". {script}",
-            ]
+        for scripts in SET_ENV:
+            lines += _sourced(scripts)
     if "$NIC" in command.environment.values():
         lines += _look_up(str(command.address))
     if any(str(RUNTIME) in value for value in command.environment.values()):
@@ -120,6 +121,19 @@ def _script(command: NodeCommand, target: str, becomes: bool) -> str:
     if becomes:
         words[0] = f"exec {words[0]}"
     return "\n".join([*lines, " \\\n  ".join([" ".join(words[:first]), *words[first:]])])
+
+
+def _sourced(scripts: Sequence[str]) -> list[str]:
+    """The first of `scripts` that is there."""
+    advice = f"no {' and no '.join(scripts)}: install CANN {CANN_VERSION} with nnal"
+    if len(scripts) == 1:
+        return [_stop_unless(f"-f {scripts[0]}", advice), f". {scripts[0]}"]
+    return [
+        f'for SET_ENV in {" ".join(scripts)}; do [ ! -f "$SET_ENV" ] || break; done',
+        _stop_unless('-f "$SET_ENV"', advice),
+        "# shellcheck source=/dev/null",
+        '. "$SET_ENV"',
+    ]
 
 
 def _look_up(address: str) -> list[str]:

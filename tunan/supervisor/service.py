@@ -16,6 +16,7 @@ from tunan.gateway.app import front_door
 from tunan.gateway.election import election_of, taking_part
 from tunan.gateway.pool import Pool
 from tunan.gateway.replica import HttpAddress, Replica, Role, UnixAddress
+from tunan.gateway.saying import saying_missing
 from tunan.gateway.server import address_of, bind, serving
 from tunan.supervisor.control import controlled
 from tunan.supervisor.device_memory import IsFree, always_free, nobody_has
@@ -78,6 +79,13 @@ async def _serve(deployment: Deployment, options: Options) -> int:
                 serving(app, listener),
                 controlled(runtime, fleet),
                 taking_part(fleet.election, stop.asked),
+                saying_missing(
+                    pool.replicas[len(plans) :],
+                    lambda replica, text: report.event(
+                        "away", f"tunan: {text}", replica=replica.name, what=replica.describe()
+                    ),
+                    gateway.probe_timeout_s + gateway.probe_interval_s,
+                ),
             ):
                 return await fleet.run()
 

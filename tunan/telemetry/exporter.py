@@ -56,7 +56,7 @@ def exporting(
             server, thread = start_http_server(port, addr=host, registry=registry)
         except (OSError, UnicodeError) as error:
             raise _refused(host, port, error) from None
-        server.set_app(_as_text(make_wsgi_app(registry)))
+        server.set_app(_app(make_wsgi_app(registry)))
         reader.start()
         try:
             yield server.server_port, reader
@@ -67,11 +67,18 @@ def exporting(
             reader.stop()
 
 
-def _as_text(app: "WSGIApplication") -> "WSGIApplication":
-    """`app` for askers that prefer OpenMetrics too: prometheus_client 0.26 writes `vllm:x` as
-    `vllm_x` in it."""
+# `/`: by hand; the icon: prometheus_client has an empty answer for browsers.
+_PATHS = ("/metrics", "/", "/favicon.ico")
+
+
+def _app(app: "WSGIApplication") -> "WSGIApplication":
+    """`app` at its own path alone, where prometheus_client takes any, and as plain text for askers
+    that prefer OpenMetrics too: prometheus_client 0.26 writes `vllm:x` as `vllm_x` in it."""
 
     def plain(environment: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:
+        if environment["PATH_INFO"] not in _PATHS:
+            start("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+            return [b"the metrics are at /metrics\n"]
         return app({**environment, "HTTP_ACCEPT": "text/plain"}, start)
 
     return plain

@@ -98,7 +98,7 @@ class Scraper:
         except aiohttp.ClientConnectorError as error:
             problem = f"cannot be reached: {error.os_error.strerror or error.os_error}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            problem = f"{type(error).__name__}: {error}"
+            problem = _in_words(error)
         return Page(target, families, problem, time.monotonic() - begin)
 
 
@@ -115,6 +115,20 @@ async def _families(session: aiohttp.ClientSession, url: str) -> list[Metric]:
                 raise PageError(f"shows more than {MOST_BYTES >> 20} MiB")
         # Not in the loop: a large page would hold the others up beyond their time.
         return await asyncio.to_thread(parsed, bytes(content), answer.content_type)
+
+
+def _in_words(error: Exception) -> str:
+    """What is in the way of an answer, without the client's own terms."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return "what it sends is not HTTP; is it another kind of port?"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "closes the connection without an answer; does it want https, or none at all?"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "its answer breaks off"
+    if isinstance(error, aiohttp.InvalidURL | ValueError):
+        return "its address cannot be asked"
+    reason = error.strerror if isinstance(error, OSError) else ""
+    return f"the connection fails: {reason or type(error).__name__}"
 
 
 _HINTS = {401: ": it wants the API key of monitor.scrape_key_file", 404: ": has no such page"}
