@@ -140,7 +140,7 @@ class CpuAttentionImpl(CPUAttentionBackendImpl):  # type: ignore[misc]
     def _preference(self) -> str | None:
         """Unquantised models keep vLLM's kernels, and so the tokens they always had.
 
-        With AMX, vLLM's take half the time of ours over a bfloat16 cache (benchmarks/kv.py). The
+        With AMX, vLLM's are mostly faster than ours over a bfloat16 cache (benchmarks/kv.py). The
         fused layers need ours, and who names the parts in the switch gets what was named.
         """
         if self.kv_cache_dtype == INT8:
