@@ -186,7 +186,7 @@ async def test_requests_are_answered_while_etcd_is_away(tmp_path: Path) -> None:
         (("--etcd", "h:2379"), "must be http://HOST:PORT or https://HOST:PORT"),
         (("--etcd-hook", "true"), "hook means nothing without endpoints"),
         (("--etcd", "http://h:1", "--etcd-hook", "/no/such x"), "no program /no/such"),
-        (("--etcd", "http://h:1", "--etcd-hook", "'"), "--etcd-hook: No closing quotation"),
+        (("--etcd", "http://h:1", "--etcd-hook", "'"), "--etcd-hook ': No closing quotation"),
     ],
 )
 def test_wrong_use_is_one_line(

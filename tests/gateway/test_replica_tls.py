@@ -118,7 +118,7 @@ async def test_a_certificate_that_is_not_right_keeps_the_replica_away_and_is_nam
         ClientSession() as client,
     ):
         told = await until_told(replica)
-        assert told == f"starting: its certificate is not accepted: {said}"
+        assert told == f"away: its certificate is not accepted: {said}"
         async with client.get(f"{door}/ready") as answer:
             assert answer.status == 503
             assert said in (await answer.json())["replicas"][0]["detail"]
@@ -142,7 +142,7 @@ async def test_a_replica_without_tls_is_told_from_one_whose_certificate_is_wrong
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"https://127.0.0.1:{runner.addresses[0][1]}"
     async with before(url, replica_ca_file=files / "ca.pem") as (replica, _):
-        assert (await until_told(replica)).startswith("starting: TLS with it fails: ")
+        assert (await until_told(replica)).startswith("away: TLS with it fails: ")
     await runner.cleanup()
 
 
@@ -156,6 +156,6 @@ async def test_one_line_says_at_the_start_why_a_replica_is_not_ready(files: Path
         async with saying(Pool([replica]), said.append, 0):
             await asyncio.sleep(0.05)
     assert said == [
-        f"replica-0 is not ready yet: {url}: starting: its certificate is not accepted: "
+        f"replica-0 is not ready yet: {url}: away: its certificate is not accepted: "
         "certificate has expired"
     ]

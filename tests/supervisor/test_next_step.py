@@ -26,7 +26,7 @@ def test_a_device_error_comes_with_its_remedy(cause: str, advice: str) -> None:
     ("cause", "shown"),
     [
         ("Total number of attention heads (3).", "Total number of attention heads (3)"),
-        ("NPU out of memory.", "NPU out of memory; lower memory.utilization"),
+        ("NPU out of memory.", "NPU out of memory; where it is short, lower"),
         ("cut here...", "cut here..."),
     ],
 )
