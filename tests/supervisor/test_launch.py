@@ -46,6 +46,11 @@ def test_compile_caches_of_an_npu_lie_apart_from_the_cpus() -> None:
         assert cpu[name] != npu[name]
 
 
+@pytest.mark.parametrize("target", ["cpu", "ascend910b3"])
+def test_an_engine_starts_in_a_pipeline_that_sets_ci_as_it_does_elsewhere(target: str) -> None:
+    assert launch(target).environment["TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING"] == "0"
+
+
 def test_an_emulated_device_is_called_one_and_binds_no_cpus() -> None:
     planned = launch("ascend910b3", EMULATED)
     assert planned.device == "2 emulated Ascend910B3"
