@@ -133,6 +133,21 @@ def failed(example: str, seed: int, *, others_wait: bool = True) -> Log:
     return Log(lines, process)
 
 
+def posted(said: Sequence[str], process: str, seed: int) -> Log:
+    """A run that ends with what somebody posted, by a process of any name or (empty) of none."""
+    writer = Writer(seed)
+    lines = [writer.line("APIServer", _SETTINGS), *writer.quiet(80)]
+    writer.pids.setdefault(process, 812)
+    for text in (*(frame.format(a=1, b=seed) for frame in _FRAMES), *said):
+        bare = not process or text.startswith(_LEVELLED)
+        lines.append(text if bare else writer.error(process, text))
+    return Log([*lines, *writer.quiet(10), *_told_again(writer)], process)
+
+
+# What has a prefix of its own: a logger's, torch's, Mooncake's.
+_LEVELLED = ("ERROR ", "WARNING ", "[rank", "[W", "E2026")
+
+
 def _as_is(writer: Writer, process: str, example: str) -> list[str]:
     """With the logger's prefix where the line has none of its own, or bare, as chance has it."""
     bare = writer.random.random() < 0.2

@@ -88,7 +88,7 @@ def test_wrappers_alone_say_that_the_error_is_not_in_the_log() -> None:
     ],
 )
 def test_a_process_that_is_gone_without_a_word_is_no_clean_log(said: str) -> None:
-    assert _of(_at(CORE, 1, said)).verdict == "unknown"
+    assert _of(_at(CORE, 1, said)).id == "worker-vanished"
 
 
 @pytest.mark.parametrize("said", ["EE1001: The argument is invalid.", "E40021: it did not compile"])

@@ -22,6 +22,24 @@ from tunan.diagnosis.log_line import LogLine, log_line
         ),
         ("[rank2]: ValueError: x", LogLine("", "ValueError: x", "", "2")),
         (
+            "(VllmWorker TP0 pid=8) ERROR 11-30 21:25:27 [core.py:9] KeyError: 15",
+            LogLine("VllmWorker TP0", "KeyError: 15", "8", "", "11-30 21:25:27", "ERROR"),
+        ),
+        (
+            "(EngineCore_1 pid=3) (VllmWorker rank=0 pid=8) ERROR 11-30 21:25:27 [m.py:492] "
+            "KeyError: 16",
+            LogLine("VllmWorker rank=0", "KeyError: 16", "8", "", "11-30 21:25:27", "ERROR"),
+        ),
+        (
+            "(NPURayWorkerWrapper pid=8, ip=10.0.0.7) ERROR 11-30 21:25:27 worker_base.py:572] "
+            "KeyError: 17",
+            LogLine("NPURayWorkerWrapper", "KeyError: 17", "8", "", "11-30 21:25:27", "ERROR"),
+        ),
+        (
+            "ERROR 11-30 21:25:27 engine.py:387] KeyError: 18",
+            LogLine("", "KeyError: 18", "", "", "11-30 21:25:27", "ERROR"),
+        ),
+        (
             "2026-11-30T10:00:00.123456789Z stderr F (APIServer pid=1) KeyError: 2",
             LogLine("APIServer", "KeyError: 2", "1"),
         ),
@@ -102,3 +120,10 @@ def test_a_line_is_taken_apart(line: str, expected: LogLine) -> None:
 
 def test_a_rank_that_names_itself_is_as_deep_as_a_worker() -> None:
     assert log_line("[rank2]: x").depth == log_line("(Worker_TP0 pid=1) x").depth == 3
+
+
+@pytest.mark.parametrize(
+    "process", ["VllmWorker TP0", "VllmWorker rank=0", "NPURayWorkerWrapper", "Worker_DP0_TP6_EP6"]
+)
+def test_workers_of_every_release_are_below_the_engine(process: str) -> None:
+    assert log_line(f"({process} pid=8) KeyError: 1").depth == 3

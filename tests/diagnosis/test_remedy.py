@@ -41,6 +41,40 @@ def test_out_of_memory_gives_up_cache_then_batch_then_length() -> None:
     ]
 
 
+def _out_of_memory(asked: str, used: str, free: str, reserved: str) -> str:
+    return (
+        f"RuntimeError: NPU out of memory. Tried to allocate {asked} (NPU 0; 60.00 GiB total "
+        f"capacity; {used} already allocated; {used} current active; {free} free; {reserved} "
+        "reserved in total by PyTorch)"
+    )
+
+
+def test_fragmentation_is_met_by_the_allocator_before_the_cache_is_made_smaller() -> None:
+    line = _out_of_memory("4.00 GiB", "40.00 GiB", "1.00 GiB", "58.00 GiB")
+    first, second, *_ = _series(line, _deployment())
+    assert first.what == "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True"
+    assert first.environment == {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
+    assert first.deployment == _deployment()
+    assert second.kind == "lower utilization"
+
+
+def test_what_is_no_shortage_is_waited_for_before_anything_is_made_smaller() -> None:
+    line = _out_of_memory("1.00 GiB", "40.00 GiB", "18.00 GiB", "41.00 GiB")
+    first, second, *_ = _series(line, _deployment())
+    assert (first.kind, first.deployment) == ("wait for release", _deployment())
+    assert second.kind == "lower utilization"
+
+
+def test_numbers_that_are_none_leave_the_plain_remedies() -> None:
+    line = _out_of_memory("2.2.2 GiB", "1.00 GiB", "1.00 GiB", "1.00 GiB")
+    assert _series(line, _deployment())[0].what == "memory.utilization 0.9 -> 0.85"
+
+
+def test_a_shortage_is_not_waited_for() -> None:
+    line = _out_of_memory("4.00 GiB", "57.50 GiB", "1.00 GiB", "58.00 GiB")
+    assert _series(line, _deployment())[0].kind == "lower utilization"
+
+
 def test_each_change_is_in_the_deployment_and_the_others_stay() -> None:
     last = _series(OUT_OF_MEMORY, _deployment())[-1].deployment
     assert last.memory.utilization == 0.85

@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,29 @@ def test_a_variable_is_added_and_stays(tmp_path: Path) -> None:
     second = healing.after(log, first.remedy.deployment, first.launch)
     assert second is not None
     assert second.launch.environment == first.launch.environment
+
+
+def test_an_allocator_that_is_set_already_is_passed_over_for_what_changes_something(
+    tmp_path: Path,
+) -> None:
+    name, value = "PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True"
+    log = tmp_path / "engine.log"
+    log.write_text(
+        "RuntimeError: NPU out of memory. Tried to allocate 4.00 GiB (NPU 0; 60.00 GiB total "
+        "capacity; 40.00 GiB already allocated; 40.00 GiB current active; 1.00 GiB free; 58.00 GiB "
+        "reserved in total by PyTorch)\n"
+    )
+    first = Healing(launch).after(log, deployment(), launch(deployment()))
+    assert first is not None
+    assert first.remedy.what == f"{name}={value}"
+    assert first.launch.environment == {"OURS": "1", name: value}
+
+    def grows(of: Deployment) -> Launch:
+        return replace(launch(of), environment={"OURS": "1", name: value})
+
+    second = Healing(grows).after(log, deployment(), grows(deployment()))
+    assert second is not None
+    assert "memory.utilization" in second.remedy.what
 
 
 def test_a_variable_that_the_user_exported_stays(

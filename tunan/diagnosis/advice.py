@@ -295,6 +295,8 @@ def _other_rank(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
 
 
 def _torch_version(parts: Parts, settings: Settings) -> tuple[Advice, ...]:
+    if "version" not in parts:
+        return ()
     wanted = parts["version"]
     why = Text(en=f"torch {wanted} was there before", zh=f"原来需要 torch {wanted}")
     return (Advice("", f"pip install torch=={wanted}", wanted, why),)

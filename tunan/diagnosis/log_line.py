@@ -18,15 +18,18 @@ _CARRIER = re.compile(
     r"|\[default\d+\]: ?"
     r"|[\w.-]+ +\| )+"
 )
+# A process's name; before vLLM 0.11 its place follows: `VllmWorker TP0`, `VllmWorker rank=0`.
+_NAME = r"[\w-]+(?: (?:[A-Z]+|rank=)\d+)*"
 # Of a line that begins with something else, where a process says its name.
-_NAMED = re.compile(r"\([A-Za-z][\w-]* pid=\d+(?:, ip=[\w.:]+)?\) ")
+_NAMED = re.compile(rf"\((?=[A-Za-z]){_NAME} pid=\d+(?:, ip=[\w.:]+)?\) ")
 LONGEST_PREFIX = 200  # characters before that
 # Ray hands a worker's lines on with its own name before theirs: the last one wrote it.
+# Up to vLLM 0.7 the place in the code had no bracket before it.
 _PREFIX = re.compile(
-    r"^(?:\([\w-]+ pid=\d+(?:, ip=[\w.:]+)?\) (?=\([\w-]+ pid=))*"
-    r"(?:\((?P<process>[\w-]+)(?: pid=(?P<pid>\d+))?(?:, ip=[\w.:]+)?\) )?"
+    rf"^(?:\({_NAME} pid=\d+(?:, ip=[\w.:]+)?\) (?=\({_NAME} pid=))*"
+    rf"(?:\((?P<process>{_NAME})(?: pid=(?P<pid>\d+))?(?:, ip=[\w.:]+)?\) )?"
     r"(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d)"
-    r" \[[^\]]*\] ?)?"
+    r" (?:\[[^\]]*|[\w.]+:\d+)\] ?)?"
 )
 # torchrun's and PyTorch's own: `[rank3]: text`, `[rank3]:[W1130 21:25:20.36 File.cpp:1] text`.
 _TORCH = re.compile(
@@ -40,8 +43,16 @@ _CANN_PID = re.compile(r"\[PID: (?P<pid>\d+)\]")
 _CANN_TIME = re.compile(r"\b\d{4}-(\d\d-\d\d)-(\d\d:\d\d:\d\d)\b")
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Warning)(?::|$)"
+    r"|^(?:\w+\.)+(?:exc|exceptions?|errors?)\.[A-Z]\w*(?::|$)"  # torch._dynamo.exc.Unsupported
 )
-_DEPTH = (("Worker", 3), ("VllmWorker", 3), ("RayWorker", 3), ("EngineCore", 2), ("APIServer", 1))
+_DEPTH = (
+    ("Worker", 3),
+    ("VllmWorker", 3),
+    ("RayWorker", 3),
+    ("NPURayWorker", 3),
+    ("EngineCore", 2),
+    ("APIServer", 1),
+)
 _LEVELS = {
     "D": "DEBUG",
     "I": "INFO",

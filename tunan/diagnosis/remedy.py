@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tunan.config import Deployment
-from tunan.diagnosis.advice import BLOCK_TOKENS, DEFAULTS, LEAST_UTILIZATION, PLAIN_STEP
+from tunan.diagnosis.advice import (
+    BLOCK_TOKENS,
+    DEFAULTS,
+    LEAST_UTILIZATION,
+    PLAIN_STEP,
+)
 from tunan.diagnosis.diagnose import Diagnosis
 
 Kind = Literal[
     "wait for release",
+    "growing segments",
     "lower utilization",
     "fewer batched tokens",
     "shorter context",
@@ -65,11 +71,31 @@ def remedy_for(
 
 
 Remedies = Iterator[Remedy]
+_ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
 
 
 def _wait(diagnosis: Diagnosis, deployment: Deployment, floors: Floors) -> Remedies:
     what = f"waiting up to {floors.release_s:g} s for another process to release the device"
     yield Remedy("wait for release", what, deployment, wait_s=floors.release_s)
+
+
+def _wait_unless_short(diagnosis: Diagnosis, deployment: Deployment, floors: Floors) -> Remedies:
+    """Where more was free than was asked for less of it in use changes nothing: somebody else held
+    the memory at that moment."""
+    parts = diagnosis.cause.parts if diagnosis.cause else {}
+    changes = any(advice.setting for advice in diagnosis.advice)
+    if "free" in parts and diagnosis.advice and not changes:
+        yield from _wait(diagnosis, deployment, floors)
+
+
+def _in_segments_that_grow(
+    diagnosis: Diagnosis, deployment: Deployment, floors: Floors
+) -> Remedies:
+    """Against fragmentation; it takes nothing from the cache, so it comes first."""
+    advised = next((a.value for a in diagnosis.advice if a.setting.startswith(_ALLOCATOR)), None)
+    if isinstance(advised, str):
+        what = f"{_ALLOCATOR}={advised}"
+        yield Remedy("growing segments", what, deployment, {_ALLOCATOR: advised})
 
 
 def _lower_utilization(diagnosis: Diagnosis, deployment: Deployment, floors: Floors) -> Remedies:
@@ -156,7 +182,13 @@ def _with(deployment: Deployment, **changes: object) -> Deployment:
 
 
 _Step = Callable[[Diagnosis, Deployment, Floors], Remedies]
-_MEMORY: tuple[_Step, ...] = (_lower_utilization, _fewer_tokens, _shorter_context)
+_MEMORY: tuple[_Step, ...] = (
+    _in_segments_that_grow,
+    _wait_unless_short,
+    _lower_utilization,
+    _fewer_tokens,
+    _shorter_context,
+)
 _BY_ENTRY: Mapping[str, tuple[_Step, ...]] = {
     "npu-out-of-memory": _MEMORY,
     "npu-out-of-memory-workspace": _MEMORY,

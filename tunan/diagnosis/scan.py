@@ -21,7 +21,7 @@ _FOLD = bytes(
     for byte in range(256)
 )
 # An exception has any name, CANN's messages and MindIE's have any code, but all have one of these.
-_SIGNS = (b"Error", b"Exception", b"Traceback", b"[PID", b"MIE", b"!!!!!!")
+_SIGNS = (b"Error", b"Exception", b".exc.", b"Traceback", b"[PID", b"MIE", b"!!!!!!")
 _CANN_CODE = re.compile(rb"(?:^|[\s)\]])E[A-Z0-9]\d{4}: ")  # also one that is in no list
 # What no line of a text begins with, and what makes a text of it.
 _NO_TEXT = {
