@@ -1,5 +1,6 @@
 """Each check passes on a healthy server and names what was taken away from it."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -398,6 +399,77 @@ def test_of_a_chip_that_is_not_supported_nothing_is_said_to_be_missing(target: s
     assert examination.target in TARGETS
     told = [f"{each.needed} {each.fix}" for each in examination.findings]
     assert not any("ascend910," in text or "CANN" in text for text in told)
+
+
+def test_of_a_chip_that_is_not_supported_health_is_shown_all_the_same() -> None:
+    machine = first_generation()
+    ill = replace(machine.dies[3], health="Alarm", codes="80E01801", temperature="91")
+    server = FakeServer(replace(machine, dies=(*machine.dies[:3], ill, *machine.dies[4:])))
+    states = {one.id: one.state for one in examine(subject(server)).findings}
+    assert subject(server).target == "cpu"
+    assert (states["npu-health"], states["temperature"], states["ecc"]) == (
+        "failed",
+        "warning",
+        "ok",
+    )
+    of_cpu = {one.id for one in examine(subject(server, asked("cpu"))).findings}
+    assert not of_cpu & {"npu-health", "temperature", "ecc"}
+
+
+def test_a_container_is_told_of_the_file_of_every_device() -> None:
+    server = FakeServer(a3(2))
+    server.there.add("/.dockerenv")
+    server.folders["/dev"] = ["null"]
+    finding = found(server, "device-files", asked("ascend910c"))
+    assert finding is not None
+    assert finding.fix is not None
+
+
+def test_ports_are_asked_beside_the_other_questions() -> None:
+    server = FakeServer()
+    of_a_port = threading.Event()
+
+    def ask(kind: str, what: str) -> Any:
+        if what.startswith("hccn_tool"):
+            of_a_port.set()
+        if what.startswith("npu-smi info -t ecc"):  # of a check before those of ports
+            assert of_a_port.wait(20)
+        return server.ask(kind, what)
+
+    sight = Sight(ask, side_by_side=True)
+    beside = examine(Subject(sight, asked("ascend910b3", **TWO_NODES)))
+    alone = examine(subject(server, asked("ascend910b3", **TWO_NODES)))
+    assert beside == alone
+
+
+def test_what_goes_wrong_beside_is_raised_and_nothing_more_is_asked() -> None:
+    server = FakeServer()
+
+    def ask(kind: str, what: str) -> Any:
+        if what.startswith("hccn_tool"):
+            raise ZeroDivisionError
+        return server.ask(kind, what)
+
+    with pytest.raises(ZeroDivisionError):
+        examine(Subject(Sight(ask, side_by_side=True), asked("ascend910b3", **FULL)))
+
+
+def test_an_interrupted_examination_ends_what_is_asked_beside() -> None:
+    server = FakeServer()
+    interrupted = threading.Event()
+
+    def ask(kind: str, what: str) -> Any:
+        if what.startswith("hccn_tool"):
+            assert interrupted.wait(20)
+        if what.startswith("npu-smi info -t ecc"):
+            interrupted.set()
+            raise KeyboardInterrupt
+        return server.ask(kind, what)
+
+    sight = Sight(ask, side_by_side=True)
+    with pytest.raises(KeyboardInterrupt):
+        examine(Subject(sight, asked("ascend910b3", **FULL)))
+    assert sight.answer("system", "asked after the end") is None
 
 
 def test_the_temperature_that_is_too_high_is_that_of_the_alert() -> None:

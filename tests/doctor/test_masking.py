@@ -16,6 +16,12 @@ PRIVATE = [
     ("ether 52:54:00:ab:cd:ef", "52:54:00:ab:cd:ef"),
     ("\tSerial Number                  : 2102312PXQ10K3000019", "2102312PXQ10K3000019"),
     ("\tVDie ID                        : 0BA52C90 20E0521C 31DCC40A", "0BA52C90"),
+    ("vendor serial number : A1B2C3D4E5F", "A1B2C3D4E5F"),
+    ("Product Serial Num: 2102312PXQ10", "2102312PXQ10"),
+    ("SN: 033EGS10N7000012", "033EGS10N7000012"),
+    ("board S/N = 033EGS10N7000012", "033EGS10N7000012"),
+    ('{"serial_number": "2102312PXQ10K3000019"}', "2102312PXQ10K3000019"),
+    ('{"uuid": "7d44-12fe-9a"}', "7d44-12fe-9a"),
     ("Authorization: Bearer kJ8-aaaa.bbbb", "kJ8-aaaa"),
     ("api_key='sesame-open'", "sesame"),
     ('{"api-key": "sesame-open"}', "sesame"),
@@ -44,6 +50,7 @@ PLAIN = [
     "listening on 127.0.0.1:8080 and [::1]:8080",
     "12:30:45 started",
     "atlas-170 is another machine",
+    "INSN: 3 instructions",
     "token_count: 17, max tokens 4096",
     "--max-num-batched-tokens 4096 --api-keys-file keys.txt",
     "base information: [streamID:[3]]",
@@ -70,6 +77,11 @@ def test_a_value_after_an_option_for_secrets_is_gone() -> None:
     arguments = ["--api-key", "sesame", "--seed", "1"]
     assert Mask().json(arguments) == ["--api-key", "***", "--seed", "1"]
     assert Mask().json({"api-key": ["sesame"]}) == {"api-key": "***"}
+
+
+def test_several_machines_get_a_stand_in_each() -> None:
+    masked = Mask("atlas-1", None, "atlas-17", "n1").text("atlas-17 to atlas-1, n1")
+    assert masked == "host-2 to host-1, n1"
 
 
 def test_equal_stays_equal_and_different_stays_different() -> None:

@@ -18,7 +18,7 @@ import yaml
 from tests.install.checking import manifests, shellcheck, templates_of
 from tunan.cli.main import build_parser
 from tunan.config import Deployment, deployment_from
-from tunan.errors import UsageError
+from tunan.errors import OutsideError, UsageError
 from tunan.install.facts import DATA, packages
 from tunan.install.files import files_of, write_files
 from tunan.install.plan import Plan
@@ -112,8 +112,10 @@ def test_systemd_accepts_the_units(plan: Plan, tmp_path: Path) -> None:
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
+    if not plan.is_cpu:
+        files = {**files, **files_of(replace(plan, prefix=prefix), deployment(**COPIES))}
     units = [name for name in files if name.endswith(".service")]
-    assert len(units) == 2
+    assert len(units) == (2 if plan.is_cpu else 3)
     for name in units:
         unit = tmp_path / Path(name).name
         unit.write_text(files[name])
@@ -136,6 +138,60 @@ def test_the_units_commands_are_ones_that_tunan_takes(plan: Plan) -> None:
     for name, text in files_of(plan).items():
         for line in re.findall(r"(?m)^ExecStart=\S+ \S+/tunan (.*)$", text):
             assert build_parser().parse_args(shlex.split(line)), name
+
+
+COPIES: dict[str, Any] = {"name": "r1", "parallel": {"tensor": 4, "data": 4}}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [COPIES, {"nodes": ["10.0.0.1", "10.0.0.2"], "parallel": {"tensor": 8, "pipeline": 2}}],
+    ids=["copies", "machines"],
+)
+def test_what_serve_does_not_start_has_units_of_its_own(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    """The engine's unit prints its script and becomes it; here it is only printed."""
+    files = files_of(replace(A3, prefix=tmp_path), deployment(**given))
+    front, engine = (files[f"systemd/tunan-{name}.service"] for name in ("serve", "engine"))
+    assert "Wants=network-online.target tunan-engine.service\n" in front
+    (line,) = re.findall(r"(?m)^ExecStart=\S+ \S+/tunan (.*)$", front)
+    arguments = build_parser().parse_args(shlex.split(line))
+    assert line.startswith("gateway ")
+    (start,) = re.findall(r"(?m)^ExecStart=(.*)$", engine)
+    _, *shell = shlex.split(start.replace("$$", "$"))
+    port = re.search(r"--port (\d+)", shell[-1])
+    assert port is not None
+    assert arguments.replica == [f"http://127.0.0.1:{port[1]}"]
+    text = shell[-1].replace(f"{tmp_path}/venv/bin/tunan", "tunan")
+    assert 'exec /bin/bash -c "$script"' in text
+    text = text.replace("exec /bin/bash -c", "printf %s")
+    (tmp_path / "deploy.yaml").write_text(deployment(**given).model_dump_json(exclude_unset=True))
+    done = subprocess.run(
+        [*shell[:-1], text],
+        env=os.environ
+        | {"TUNAN_NODE": "0", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"--port={port[1]}" in done.stdout
+    assert "--host=127.0.0.1" in done.stdout
+    assert shellcheck(done.stdout, "--exclude=SC1091") == ""
+    assert "RestartPreventExitStatus=2\n" in engine
+
+
+def test_one_machine_with_copies_has_the_front_door_before_the_engine() -> None:
+    text = files_of(A3, deployment(**COPIES))["kubernetes/deployment.yaml"]
+    config, _, workload = manifests(text)
+    (pod,) = templates_of(workload)
+    front, engine = pod["spec"]["containers"]
+    inside = deployment_from(yaml.safe_load(config["data"]["deploy.yaml"]), "ConfigMap")
+    assert f"--replica=http://127.0.0.1:{inside.gateway.port}" in front["args"]
+    assert front["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert engine["resources"]["limits"] == {"huawei.com/Ascend910": "16"}
+    assert "--print-command" in engine["args"][-1]
+    assert shellcheck(engine["args"][-1], "--exclude=SC2154") == ""
 
 
 @by_plan
@@ -285,6 +341,19 @@ def test_an_edited_file_is_not_replaced_unasked(tmp_path: Path) -> None:
     assert not (tmp_path / "env.sh").exists()
     write_files(tmp_path, files, overwrite=True)
     assert (tmp_path / "deploy.yaml").read_text() == files["deploy.yaml"]
+
+
+@pytest.mark.parametrize("folder", ["/proc/none", "a-file/inside"])
+def test_a_folder_that_cannot_be_written_is_one_line(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "a-file").write_text("")
+    with pytest.raises(OutsideError, match="name a folder that can be written"):
+        write_files(tmp_path / folder, {"install.sh": "x"}, overwrite=True)
+
+
+def test_a_file_that_is_no_text_differs(tmp_path: Path) -> None:
+    (tmp_path / "install.sh").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="is there and differs"):
+        write_files(tmp_path, {"install.sh": "x"}, overwrite=False)
 
 
 def test_a_310p_has_its_own_image_and_devices() -> None:

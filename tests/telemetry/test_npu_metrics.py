@@ -232,3 +232,16 @@ def test_ports_are_not_asked_at_every_reading_but_when_devices_change() -> None:
     tool.text = info(replace(machine, dies=machine.dies[:1]))
     reader.read_once()
     assert asked == [2, 1]
+
+
+def test_what_takes_long_does_not_hold_up_the_figures() -> None:
+    shown: list[int] = []
+
+    def links(count: int) -> dict[int, bool]:
+        shown.append(len(reader.last.report.devices) if reader.last.report else 0)
+        return dict.fromkeys(range(count), True)
+
+    reader = Reader(lambda: parse_table(info(a2(3))), 3600, links)
+    reader.read_once()
+    assert shown == [3]
+    assert reader.last.links == {0: True, 1: True, 2: True}

@@ -28,6 +28,7 @@ examples:
   tunan doctor --config deploy.yaml --bundle machine.tar.gz
   tunan doctor --from machine.tar.gz
   tunan doctor --nodes node1,admin@node2 --target ascend910b3
+  tunan doctor --nodes node1,node2 --bundle machines
   tunan doctor --from node1.tar.gz --from node2.tar.gz
 """
 _NODES = "look at these machines over ssh (host1,user@host2); alone: `nodes` of --config"
@@ -54,7 +55,10 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--prefix", default="/opt/tunan", metavar="DIR", help="where Tunan is on them (/opt/tunan)"
     )
     parser.add_argument(
-        "--bundle", type=Path, metavar="FILE", help="write facts and logs, masked, to a .tar.gz"
+        "--bundle",
+        type=Path,
+        metavar="FILE",
+        help="write facts and logs, masked, to a .tar.gz; with --nodes: the folder for one of each",
     )
     parser.add_argument(
         "--from",
@@ -91,10 +95,8 @@ def _refuse_nonsense(args: argparse.Namespace) -> None:
     bundles = args.bundles or []
     if len({path.absolute() for path in bundles}) < len(bundles):
         raise UsageError("--from names a bundle twice; name that of each machine once")
-    if args.nodes is not None and (args.bundle or args.bundles):
-        raise UsageError(
-            "--nodes looks at machines, not at bundles; to carry them away give --bundle on each"
-        )
+    if args.nodes is not None and args.bundles:
+        raise UsageError("--nodes looks at machines, --from at bundles of some; give one of them")
 
 
 def _of_one(args: argparse.Namespace) -> "Examination":
@@ -137,6 +139,7 @@ def _of_bundles(args: argparse.Namespace) -> "Report":
 
 
 def _over_ssh(args: argparse.Namespace) -> "Report":
+    from tunan.doctor.fleet.bundles import prepare, write_bundles
     from tunan.doctor.fleet.hosts import checked, parse_hosts
     from tunan.doctor.fleet.report import reported
     from tunan.doctor.fleet.visit import visited
@@ -150,8 +153,13 @@ def _over_ssh(args: argparse.Namespace) -> "Report":
         hosts = checked(asked.deployment.nodes, f"{args.config}: nodes")
     else:
         raise UsageError("--nodes: give host1,host2, or a --config whose `nodes` are meant")
+    if args.bundle:
+        prepare(args.bundle)
     with visited(hosts, replace(asked, machines=len(hosts)), args.prefix) as visits:
-        return reported(visits)
+        report = reported(visits)
+        if args.bundle:
+            write_bundles(args.bundle, visits)
+        return report
 
 
 def _asked(args: argparse.Namespace, recorded: "Asked") -> "Asked":

@@ -25,13 +25,20 @@ MOST_LOGS = 8
 MOST_LOG = 256 << 10  # bytes of each, from its end
 
 
-def write_bundle(path: Path, subject: Subject, examination: Examination, state: Path) -> None:
-    """Writes `path` (.tar.gz) whole or not at all; logs from the folder `state`.
+def write_bundle(
+    path: Path,
+    subject: Subject,
+    examination: Examination,
+    state: Path | None,
+    mask: Mask | None = None,
+) -> None:
+    """Writes `path` (.tar.gz) whole or not at all; logs from the folder `state`, if there is one.
+    Several bundles with one `mask` stay comparable.
 
     Raises `UsageError` if it exists, `OutsideError` if it cannot be written.
     """
     refuse_existing(path)
-    mask = Mask(subject.sight.system("hostname"))
+    mask = mask or Mask(subject.sight.system("hostname"))
     facts = {
         "format": FORMAT,
         "tool": f"tunan {__version__}",
@@ -108,7 +115,9 @@ def _deployment(values: Any, origin: str) -> Deployment | None:
     return deployment_from(without_unset(values), origin)
 
 
-def _logs(state: Path) -> dict[str, str]:
+def _logs(state: Path | None) -> dict[str, str]:
+    if state is None:
+        return {}
     # Those of earlier runs too: an engine that was started again begins a new log.
     logs = [*state.glob("*/*.log"), *state.glob("*/*.log.[0-9]")]
     found = sorted(logs, key=lambda log: log.stat().st_mtime)[-MOST_LOGS:]

@@ -1,11 +1,14 @@
 """Runs the checks."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tunan.doctor.checks import CHECKS
-from tunan.doctor.finding import MARKS, Finding, finding, lines_of, printable
+from tunan.ascend.probes.programs import end_running
+from tunan.ascend.probes.sight import Sight
+from tunan.doctor.checks import CHECKS, of_ports
+from tunan.doctor.finding import MARKS, Answer, Check, Finding, finding, lines_of, printable
 from tunan.doctor.subject import Subject
 from tunan.doctor.uses import uses
 from tunan.doctor.wording import counted as plural
@@ -53,13 +56,54 @@ def counted(findings: Sequence[Finding]) -> str:
 
 def examine(subject: Subject) -> Examination:
     """Asks every check that applies."""
-    answers = [(check, check.look(subject)) for check in CHECKS]
+    ahead: dict[Check[Subject], Answer | None] = {}
+
+    def look_at_ports() -> None:
+        ahead.update({check: check.look(subject) for check in of_ports()})
+
+    # hccn_tool takes as long as npu-smi, and each is asked once at a time.
+    if subject.sight.side_by_side and subject.devices:
+        answers = _beside(look_at_ports, subject.sight, lambda: _answers(subject, of_ports()))
+    else:
+        answers = _answers(subject, ())
+    answers |= ahead
     return Examination(
         target=subject.target,
         machine=_machine(subject),
-        findings=tuple(finding(check, answer) for check, answer in answers if answer),
+        findings=tuple(finding(check, answer) for check in CHECKS if (answer := answers[check])),
         uses=uses(subject),
     )
+
+
+Answers = dict[Check[Subject], Answer | None]
+
+
+def _answers(subject: Subject, left_out: Sequence[Check[Subject]]) -> Answers:
+    return {check: check.look(subject) for check in CHECKS if check not in left_out}
+
+
+def _beside(work: Callable[[], None], sight: Sight, rest: Callable[[], Answers]) -> Answers:
+    """What `rest` gives while a thread does `work`. Ctrl-C ends what both wait for."""
+    failed: list[BaseException] = []
+
+    def kept() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=kept, daemon=True)
+    thread.start()
+    try:
+        answers = rest()
+        thread.join()
+    except BaseException:
+        sight.close()
+        end_running()
+        raise
+    if failed:
+        raise failed[0]
+    return answers
 
 
 def _machine(subject: Subject) -> str:

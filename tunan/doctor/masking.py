@@ -5,7 +5,7 @@ The same original becomes the same stand-in everywhere, so that what was equal s
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tunan.confidential import GONE, is_secret_option, names_a_secret, without_secrets
@@ -14,7 +14,8 @@ _IPV4 = re.compile(r"(?<![0-9A-Za-z.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z
 _IPV6 = re.compile(r"(?<![0-9A-Za-z:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![0-9A-Za-z:.])")
 _MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
 _SERIAL = re.compile(
-    r"((?:serial[ _-]?(?:number|no)?|[vnd]?die[ _-]?id|uuid)\s*[:=]\s*)([^\n,;]+)",
+    r"((?:serial[ _-]?(?:number|num|no)?|\bS/?N|[vnd]?die[ _-]?id|uuid)\"?\s*[:=]\s*\"?)"
+    r"([^\n,;\"]+)",
     re.IGNORECASE,
 )
 _HOME = re.compile(r"(/home/|/Users/)([^/\s:\"']+)")
@@ -22,10 +23,10 @@ _VERSION_LINE = re.compile(r"version|compatible", re.IGNORECASE)
 
 
 class Mask:
-    """Replaces; remembers what became what. `hostname` is taken out as well."""
+    """Replaces; remembers what became what. `hostnames` are taken out as well."""
 
-    def __init__(self, hostname: str | None = None) -> None:
-        self._hostname = hostname if hostname and len(hostname) > 2 else None
+    def __init__(self, *hostnames: str | None) -> None:
+        self._hosts = _of_hosts(hostnames)
         self._names: dict[tuple[str, str], str] = {}
 
     def text(self, text: str) -> str:
@@ -57,9 +58,8 @@ class Mask:
         if not _VERSION_LINE.search(line):  # 23.0.0.1 may be a version
             line = _IPV4.sub(lambda m: self._ip(m[0]), line)
         line = _HOME.sub(lambda m: m[1] + self._stand_in("user", m[2]), line)
-        if self._hostname:
-            name = re.escape(self._hostname)
-            line = re.sub(rf"(?i)(?<![\w-]){name}(?![\w-])", "host-1", line)
+        for name, stand_in in self._hosts:
+            line = name.sub(stand_in, line)
         return line
 
     def _stand_in(self, kind: str, original: str) -> str:
@@ -90,3 +90,13 @@ class Mask:
             return self._named("ip6", original, lambda n: f"2001:db8::{n:x}")
         # 198.18.0.0/15 is set aside for tests of networks (RFC 2544).
         return self._named("ip4", original, lambda n: f"198.18.{n >> 8 & 255}.{n & 255}")
+
+
+def _of_hosts(names: Sequence[str | None]) -> list[tuple[re.Pattern[str], str]]:
+    """Each name, longest first, with what it becomes; one of a letter or two would be anything."""
+    telling = [name for name in dict.fromkeys(names) if name and len(name) > 2]
+    numbered = [(name, f"host-{number}") for number, name in enumerate(telling, 1)]
+    return [
+        (re.compile(rf"(?i)(?<![\w-]){re.escape(name)}(?![\w-])"), stand_in)
+        for name, stand_in in sorted(numbered, key=lambda pair: -len(pair[0]))
+    ]

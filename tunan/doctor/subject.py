@@ -155,6 +155,13 @@ class Subject:
         return self.wants_npu and self.emulated is None
 
     @property
+    def shows_hardware(self) -> bool:
+        """Whether real devices are there to be looked at: also those of a chip that the engine does
+        not serve on, unless the CPUs were asked for."""
+        is_cpu = self.named_target == "cpu"
+        return bool(self.devices) and self.emulated is None and not is_cpu
+
+    @property
     def wants_cann(self) -> bool:
         """Whether CANN and vllm-ascend have to be there: on a chip that they do not serve, that
         they are missing is no finding of its own."""
@@ -273,7 +280,7 @@ def this_machine_with_checkpoints(machine: Sight) -> Sight:
     def ask(kind: str, what: str) -> Any:
         return checkpoint_answer(what) if kind == "checkpoint" else machine.answer(kind, what)
 
-    return Sight(ask)
+    return Sight(ask, side_by_side=machine.side_by_side)
 
 
 def as_json(asked: Asked) -> dict[str, Any]:

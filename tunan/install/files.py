@@ -9,7 +9,7 @@ from typing import Any
 from tunan import __version__
 from tunan.ascend.recipe import SET_ENV
 from tunan.config import Deployment, deployment_from
-from tunan.errors import UsageError
+from tunan.errors import OutsideError, UsageError
 from tunan.install.facts import packages, steps
 from tunan.install.plan import Plan, values_of
 from tunan.install.render import filled, of_chip, script, step_texts
@@ -31,6 +31,7 @@ def files_of(plan: Plan, deployment: Deployment | None = None) -> Mapping[str, s
         "env.sh": environment,
         "with-env": filled("with-env", values),
         "systemd/tunan-serve.service": filled("tunan-serve.service", values),
+        **_engine_unit(deployment, values),
         "systemd/tunan-monitor.service": filled("tunan-monitor.service", values),
         "Dockerfile": _dockerfile(plan, values, environment),
         "Dockerfile.dockerignore": filled("Dockerfile.dockerignore", values),
@@ -38,6 +39,18 @@ def files_of(plan: Plan, deployment: Deployment | None = None) -> Mapping[str, s
     if deployment is None:
         written["deploy.yaml"] = sample
     return written | _manifests(plan, deployment, values, sample)
+
+
+def _engine_unit(deployment: Deployment | None, values: Mapping[str, str]) -> dict[str, str]:
+    if deployment is None or not _is_scripted(deployment):
+        return {}
+    return {"systemd/tunan-engine.service": filled("tunan-engine.service", values)}
+
+
+def _is_scripted(deployment: Deployment) -> bool:
+    """Whether the engine is started by the script of `--print-command`: `tunan serve` refuses to
+    start one of several machines, or one that serves copies."""
+    return len(deployment.nodes) > 1 or deployment.parallel.data > 1
 
 
 def _sourced(files: Sequence[str]) -> str:
@@ -51,11 +64,22 @@ def _sourced(files: Sequence[str]) -> str:
 
 
 def write_files(folder: Path, files: Mapping[str, str], overwrite: bool) -> None:
-    """Writes them; an existing file that says something else is a `UsageError` before any is."""
+    """Writes them; an existing file that says something else is a `UsageError` before any is.
+    `OutsideError` where it cannot be written."""
+    try:
+        _write_files(folder, files, overwrite)
+    except OSError as error:
+        where = error.filename or folder
+        raise OutsideError(
+            f"{where}: {error.strerror}; name a folder that can be written"
+        ) from None
+
+
+def _write_files(folder: Path, files: Mapping[str, str], overwrite: bool) -> None:
     if not overwrite:
         for name, text in files.items():
             path = folder / name
-            if path.is_file() and path.read_text(encoding="utf-8") != text:
+            if path.is_file() and path.read_bytes() != text.encode():
                 raise UsageError(f"{path} is there and differs; --overwrite replaces it")
     for name, text in files.items():
         path = folder / name
@@ -83,12 +107,20 @@ def _of_deployment(plan: Plan, deployment: Deployment) -> dict[str, str]:
     devices = deployment.parallel.world_size * max(1, deployment.replicas.managed) // nodes
     port = deployment.gateway.port or type(deployment.gateway)().port
     resource = "" if plan.is_cpu else plan.family.resource
+    command = f"serve --config {plan.prefix}/deploy.yaml --target {plan.target}"
+    wants = "network-online.target"
+    if _is_scripted(deployment):
+        engine = f"--replica http://127.0.0.1:{port + 1}"
+        command = f"gateway --config {plan.prefix}/deploy.yaml {engine}"
+        wants += " tunan-engine.service"
     quantity = f'{{{resource}: "{devices}"}}'
     return {
         "NAME": name,
         "IMAGE": f"{name}:{__version__}-{plan.target}",
         "PORT": str(port),
         "ENGINE_PORT": str(port + 1),
+        "COMMAND": command,
+        "WANTS": wants,
         "NODES": str(max(2, nodes)),
         "STOP_S": str(int(deployment.gateway.shutdown_timeout_s) + _ENDING_S),
         "SHARED_MEMORY": "16Gi",
@@ -134,7 +166,9 @@ def _manifests(
     given = deployment or _parsed(sample)
     several = len(given.nodes) > 1
     made = {}
-    if not several:
+    if not several and _is_scripted(given):
+        made["kubernetes/deployment.yaml"] = _with_engine(given, values, {})
+    elif not several:
         one = values | {"DEPLOYMENT": _config_text(given, {})}
         made["kubernetes/deployment.yaml"] = filled("kubernetes/common.yaml", one) + filled(
             "kubernetes/deployment.yaml", one
@@ -152,16 +186,23 @@ def _leader_worker_set(deployment: Deployment, values: dict[str, str]) -> str:
     parallel: dict[str, Any] = {}
     if not deployment.nodes:  # The made-up one: a stage of the pipeline on each machine.
         parallel = {"parallel": {"tensor": deployment.parallel.tensor, "pipeline": size}}
-    changes = {
-        "nodes": pods,
-        "gateway": {"host": "127.0.0.1", "port": int(values["ENGINE_PORT"])},
-        **parallel,
-    }
-    filling = values | {"DEPLOYMENT": _config_text(deployment, changes)}
-    filling["ENGINE"] = filled("kubernetes/engine.yaml", filling).rstrip("\n")
-    filling["VOLUMES"] = filled("kubernetes/volumes.yaml", filling).rstrip("\n")
+    return _with_engine(deployment, values, {"nodes": pods, **parallel}, "leaderworkerset")
+
+
+def _with_engine(
+    deployment: Deployment,
+    values: Mapping[str, str],
+    changes: Mapping[str, Any],
+    workload: str = "deployment_copies",
+) -> str:
+    """The manifests of an engine that its printed script starts, behind `tunan gateway`."""
+    gateway = {"host": "127.0.0.1", "port": int(values["ENGINE_PORT"])}
+    text = _config_text(deployment, {**changes, "gateway": gateway})
+    filling = {**values, "DEPLOYMENT": text}
+    for part in ("engine", "volumes", "front_door"):
+        filling[part.upper()] = filled(f"kubernetes/{part}.yaml", filling).rstrip("\n")
     return filled("kubernetes/common.yaml", filling) + filled(
-        "kubernetes/leaderworkerset.yaml", filling
+        f"kubernetes/{workload}.yaml", filling
     )
 
 

@@ -81,18 +81,22 @@ class Reader:
         )
         if probe.value:
             ids = frozenset(device_ids(probe.value))
-            links, ecc = self._seldom_asked(probe.value)
-            taken = replace(taken, seen=taken.seen | ids, links=links, ecc=ecc)
+            taken = replace(taken, seen=taken.seen | ids)
+            taken = self._with_what_is_seldom_asked(taken, probe.value)
         self.last = taken
 
-    def _seldom_asked(self, report: NpuReport) -> tuple[Mapping[int, bool], Mapping[int, Ecc]]:
-        """The last answers, unless they are old or those of another number of devices."""
-        now, count = time.monotonic(), len(report.devices)
-        before = self.last.report
-        if now >= self._due or before is None or len(before.devices) != count:
-            self._due = now + max(self._interval, SELDOM_S)
-            return self._links(count), self._ecc(report)
-        return self.last.links, self.last.ecc
+    def _with_what_is_seldom_asked(self, taken: Reading, report: NpuReport) -> Reading:
+        """With the last answers, unless they are old or those of another number of devices. Until
+        there are new ones, which takes a program a device, the rest of the reading is shown."""
+        now, before = time.monotonic(), self.last
+        is_same = before.report is not None and len(before.report.devices) == len(report.devices)
+        if is_same:
+            taken = replace(taken, links=before.links, ecc=before.ecc)
+        if is_same and now < self._due:
+            return taken
+        self._due = now + max(self._interval, SELDOM_S)
+        self.last = taken
+        return replace(taken, links=self._links(len(report.devices)), ecc=self._ecc(report))
 
     def _go_on(self) -> None:
         while not self._stop.wait(self._interval):

@@ -3,6 +3,7 @@
 import ast
 import json
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,7 @@ def test_the_nodes_of_the_deployment_are_meant_where_none_are_named(
     ("arguments", "why"),
     [
         (["--nodes"], "give host1,host2"),
-        (["--nodes", "a", "--bundle", "b.tar.gz"], "--bundle on each"),
-        (["--nodes", "a", "--from", "b.tar.gz"], "--bundle on each"),
+        (["--nodes", "a", "--from", "b.tar.gz"], "give one of them"),
         (["--nodes=-oProxyCommand=id"], "is no name of a machine"),
     ],
 )
@@ -125,6 +125,45 @@ def test_wrong_use_is_one_line(
     said = capsys.readouterr().err
     assert why in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_bundle_of_each_machine_is_compared_as_the_machines_were(
+    hosts: FakeHosts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.add("atlas-17", a2(2, addresses=ports(1)))
+    hosts.add("atlas-18", a2(2, addresses=ports(3), version="25.2.0", mtu=(4200, 4200)))
+    hosts.refuse("atlas-19", "atlas-19: Permission denied (publickey).")
+    folder = tmp_path / "machines"
+    nodes = "atlas-17,atlas-19,atlas-18"
+    looked = ["doctor", "--target", "ascend910b3", "--json", "--bundle", str(folder)]
+    _, live = examined([*looked, "--nodes", nodes], capsys)
+    files = sorted(folder.iterdir())
+    assert [file.name for file in files] == ["node-1.tar.gz", "node-3.tar.gz"]
+    for file in files:
+        with tarfile.open(file) as archive:
+            facts = archive.extractfile("doctor/facts.json")
+            assert facts is not None
+            text = facts.read().decode()
+        assert not any(private in text for private in ("atlas-1", "198.51.100."))
+    arguments = [part for file in files for part in ("--from", str(file))]
+    _, carried = examined(["doctor", "--json", *arguments], capsys)
+    compared = ["same-chip", "same-driver", "same-mtu", "same-tls"]
+    assert {check: state_of(carried, check) for check in compared} == {
+        check: state_of(live, check) for check in compared
+    }
+    alone = [result["machines"][0]["findings"] for result in (live, carried)]
+    states = [{found["id"]: found["state"] for found in findings} for findings in alone]
+    assert states[0] == states[1]
+
+
+def test_bundles_of_machines_go_into_an_empty_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "there").write_text("")
+    assert main(["doctor", "--nodes", "a", "--bundle", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert main(["doctor", "--nodes", "a", "--bundle", str(tmp_path / "there" / "x")]) == 3
+    assert "name a folder that can be made" in capsys.readouterr().err
 
 
 def test_what_a_login_shell_prints_first_is_passed_over(hosts: FakeHosts) -> None:

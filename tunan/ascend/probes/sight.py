@@ -6,6 +6,7 @@ Every question is a kind and what is asked for, every answer is JSON. Each is as
 import json
 import os
 import shlex
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,18 @@ Ask = Callable[[str, str], Any]
 
 
 class Sight:
-    """A machine as `ask` shows it. `asked` holds every answer so far, by `kind:what`."""
+    """A machine as `ask` shows it. `asked` holds every answer so far, by `kind:what`.
 
-    def __init__(self, ask: Ask) -> None:
+    `side_by_side`: whether `ask` may be called by several threads at once.
+    """
+
+    def __init__(self, ask: Ask, *, side_by_side: bool = False) -> None:
         self._ask = ask
+        self.side_by_side = side_by_side
         self.asked: dict[str, Any] = {}
+        self._closed = False
+        self._lock = threading.Lock()
+        self._being_asked: dict[str, threading.Lock] = {}
 
     def read(self, path: str) -> str | None:
         """The text of a file; None if it is not there or cannot be read."""
@@ -96,14 +104,24 @@ class Sight:
     def answer(self, kind: str, what: str) -> Any:
         """The JSON that answers one question; the methods above are the usual ones."""
         key = f"{kind}:{what}"
-        if key not in self.asked:
-            self.asked[key] = self._ask(kind, what)
-        return self.asked[key]
+        with self._lock:
+            asking = self._being_asked.setdefault(key, threading.Lock())
+        with asking:
+            if key not in self.asked:
+                if self._closed:
+                    return None
+                self.asked[key] = self._ask(kind, what)
+            return self.asked[key]
+
+    def close(self) -> None:
+        """Asks nothing more: what is not known yet stays so."""
+        self._closed = True
 
 
 def this_machine(root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> Sight:
     """The machine this runs on (`root` and `environment` are for tests)."""
-    return Sight(Looking(root, dict(os.environ) if environment is None else dict(environment)).ask)
+    seen = dict(os.environ) if environment is None else dict(environment)
+    return Sight(Looking(root, seen).ask, side_by_side=True)
 
 
 def recorded(answers: Mapping[str, Any]) -> Sight:

@@ -44,6 +44,15 @@ from tunan.doctor.checks import (
     transparent_hugepages,
     user_group,
 )
+from tunan.doctor.finding import Check
+from tunan.doctor.subject import Subject
+
+
+def of_ports() -> tuple[Check[Subject], ...]:
+    """Those that ask `hccn_tool`, of each NPU's network port."""
+    modules = (roce_link, roce_health, roce_tls, roce_mtu, roce_ping)
+    return tuple(module.CHECK for module in modules)
+
 
 CHECKS = tuple(
     module.CHECK

@@ -15,7 +15,8 @@ def look(subject: Subject) -> Answer | None:
     there = subject.sight.names("/dev")
     missing = [f"/dev/{name}" for name in _OTHERS if name not in there]
     if not subject.device_files:
-        missing.insert(0, "/dev/davinci0")
+        # One a die, as many as npu-smi shows, numbered as their places are.
+        missing = [*(f"/dev/davinci{n}" for n in range(max(1, len(subject.devices)))), *missing]
     needed = "/dev/davinci0... and " + ", ".join(f"/dev/{name}" for name in _OTHERS)
     found = counted(len(subject.device_files), "device") + (
         f", no {', '.join(missing)}" if missing else ""

@@ -8,7 +8,7 @@ from tunan.doctor.wording import counted
 
 def look(subject: Subject) -> Answer | None:
     """What was computed with such a page is wrong; the same weight as the alert's."""
-    if not subject.wants_hardware or not subject.devices:
+    if not subject.shows_hardware:
         return None
     told = {device: look_at_ecc(subject.sight, device) for device in subject.devices}
     counts = {device: p.value.double_bit if p.value else None for device, p in told.items()}

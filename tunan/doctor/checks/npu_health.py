@@ -10,7 +10,7 @@ _BAD = ("alarm", "critical")
 
 def look(subject: Subject) -> Answer | None:
     """A warning lets the device work on; an alarm has a code to look up."""
-    if not subject.wants_hardware or not subject.devices:
+    if not subject.shows_hardware:
         return None
     ill = [device for device in subject.devices if (device.health or "").upper() != "OK"]
     needed = "OK on every device"

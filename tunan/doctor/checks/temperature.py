@@ -10,7 +10,7 @@ HOT_C = 85
 def look(subject: Subject) -> Answer | None:
     """The hottest device, and the watts of all that tell."""
     known = [d for d in subject.devices if d.temperature_c is not None]
-    if not subject.wants_hardware or not known:
+    if not subject.shows_hardware or not known:
         return None
     hottest = max(known, key=lambda d: d.temperature_c or 0.0)
     watts = [d.power_w for d in known if d.power_w is not None]
