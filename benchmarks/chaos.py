@@ -29,8 +29,9 @@ from typing import Any
 
 from benchmarks.chaos_check import broken, judged, taken_over
 from benchmarks.chaos_gateways import gateways
+from benchmarks.chaos_network import NetworkError
 from benchmarks.chaos_scenario import Event, Scenario, read
-from benchmarks.chaos_service import Service, service
+from benchmarks.chaos_service import Service, ServiceError, service
 from benchmarks.chaos_streams import Ask, Progress, Received, load, run_load, run_persistent
 from benchmarks.machine import describe_machine
 
@@ -53,10 +54,15 @@ def main() -> int:
     args = parser.parse_args()
     # So that a benchmark that is stopped stops its services too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if problem := not_converted(args.model):
+        raise SystemExit(problem)
     machine = describe_machine()
     chosen = [one for one in read() if args.only in f"{one.setup}: {one.name}"]
     asks = load("model", args.streams, args.tokens)
-    rows = asyncio.run(run_all(chosen, args.model, args.dtype, asks))
+    try:
+        rows = asyncio.run(run_all(chosen, args.model, args.dtype, asks))
+    except (ServiceError, NetworkError) as error:
+        raise SystemExit(str(error)) from None
     sizes = {
         "model": args.model.name,
         "dtype": args.dtype,
@@ -66,6 +72,13 @@ def main() -> int:
     result = {"machine": machine, **sizes, "scenarios": rows}
     args.output.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", "utf-8")
     return 1 if any(row["broken"] for row in rows) else 0
+
+
+def not_converted(model: Path) -> str:
+    """What to do about a `model` that `tunan serve` could not start; "" if it could."""
+    if (model / "config.json").is_file():
+        return ""
+    return f"{model}: no checkpoint; `make run` converts the sample model, --model names another"
 
 
 async def run_all(

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.chaos_network import SUBNET, NetworkError, here, holds, inside, machines, shared
-from benchmarks.chaos_service import TUNAN, Service, ServiceError, free_port, running, serving
+from benchmarks.chaos_service import TUNAN, Service, free_port, running, serving
 
 HOOK = Path(__file__).parents[1] / "deploy" / "gateway" / "virtual-ip"
 NAMES = ("tunan-gateway-a", "tunan-gateway-b")
@@ -23,7 +23,7 @@ NEEDED = {"etcd": "etcd-server", "arping": "iputils-arping", "ip": "iproute2"}
 async def gateways(model: Path, dtype: str, folder: Path) -> AsyncIterator[Service]:
     """A ready service at the shared address; nothing of it is left afterwards.
 
-    Raises `ServiceError` or `NetworkError`.
+    Raises `ServiceError` (of `Service.until_ready`) or `NetworkError`.
     """
     for program, package in NEEDED.items():
         if shutil.which(program) is None:
@@ -31,12 +31,14 @@ async def gateways(model: Path, dtype: str, folder: Path) -> AsyncIterator[Servi
     with contextlib.ExitStack() as stack:
         stack.enter_context(machines(NAMES))
         ports = (free_port(), free_port())
-        for port in ports:
+        children = [
             stack.enter_context(serving(model, dtype, folder, port, {"count": 1}, here()))
+            for port in ports
+        ]
         urls = [f"http://{here()}:{port}" for port in ports]
         found = stack.enter_context(sharing(NAMES, urls, folder))
-        if not await found.until_whole():
-            raise ServiceError(f"the service did not get ready; see {folder}/*.log")
+        found.children = [*children, *found.children]
+        await found.until_ready()
         yield found
 
 
@@ -47,17 +49,18 @@ def sharing(
     """An etcd here, and in each of the `machines` a gateway before `engines`."""
     with contextlib.ExitStack() as stack:
         clients, peers = (f"http://{here(subnet)}:{free_port()}" for _ in range(2))
-        stack.enter_context(running(_etcd(folder, clients, peers), folder, "etcd"))
-        pids = {}
+        etcd = stack.enter_context(running(_etcd(folder, clients, peers), folder, "etcd"))
+        children = {}
         for name in names:
             words = _gateway(name, folder, clients, engines, shared(subnet))
-            pids[name] = stack.enter_context(running(words, folder, name))
+            children[name] = stack.enter_context(running(words, folder, name))
 
         def holder() -> int:
             (name,) = (name for name in names if holds(name, shared(subnet)))
-            return pids[name]
+            return children[name].pid
 
-        yield Service(f"http://{shared(subnet)}:{PORT}", (), (), folder, holder)
+        url = f"http://{shared(subnet)}:{PORT}"
+        yield Service(url, (), (), folder, holder, [etcd, *children.values()])
 
 
 def _etcd(folder: Path, clients: str, peers: str) -> list[str]:

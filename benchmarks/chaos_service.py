@@ -34,6 +34,28 @@ class ServiceError(Exception):
     """A service did not come up; its log is named."""
 
 
+@dataclass(frozen=True)
+class Child:
+    """A process of a service, and the log that it writes."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    def check(self) -> None:
+        """Raises `ServiceError`, with the last line that it wrote, if it has ended."""
+        status = self.process.poll()
+        if status is None:
+            return
+        lines = self.log.read_text("utf-8", "replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
+        raise ServiceError(f"{self.log.stem} ended with status {status}: {last.strip()}")
+
+
 @dataclass
 class Service:
     """A front door at `url` before two replicas, and where each of them can be hurt."""
@@ -43,6 +65,7 @@ class Service:
     proxies: Sequence[FaultyProxy] = ()
     folder: Path = field(default_factory=Path)
     holder: Callable[[], int] | None = None  # pid of the gateway that has the shared address
+    children: Sequence["Child"] = ()
     last_missing: float = 0.0  # time.perf_counter when a replica was last seen not to be ready
 
     async def stages(self, patience_s: float = 5) -> list[dict[str, Any]]:
@@ -71,6 +94,19 @@ class Service:
                 return True
             await asyncio.sleep(POLL_S)
         return False
+
+    async def until_ready(self) -> None:
+        """Returns once every replica is ready for the first time.
+
+        Raises `ServiceError` as soon as a process has ended, or after `PATIENCE_S`.
+        """
+        end = time.perf_counter() + PATIENCE_S
+        while not await self._whole():
+            for child in self.children:
+                child.check()
+            if time.perf_counter() > end:
+                raise ServiceError(f"the service did not get ready; see {self.folder}/*.log")
+            await asyncio.sleep(POLL_S)
 
     async def watch(self) -> None:
         """Keeps `last_missing` until it is cancelled."""
@@ -166,21 +202,25 @@ async def service(setup: str, model: Path, dtype: str, folder: Path) -> AsyncIte
     async with contextlib.AsyncExitStack() as stack:
         if setup == "gateway":
             ports = (free_port(), free_port())
-            for port in ports:
+            children = [
                 stack.enter_context(serving(model, dtype, folder, port, {"count": 1}))
+                for port in ports
+            ]
             proxies = [await stack.enter_async_context(faulty_proxy(port)) for port in ports]
             door = free_port()
-            stack.enter_context(_gateway(folder, door, [proxy.url for proxy in proxies]))
+            urls = [proxy.url for proxy in proxies]
+            children.append(stack.enter_context(_gateway(folder, door, urls)))
             found = Service(f"http://127.0.0.1:{door}", ports, proxies, folder)
         else:
             counts = {"count": 1, "standby": 1} if setup == "standby" else {"count": 2}
             port, ranks = free_port(), 1
             if setup == "two ranks":
                 model, ranks = await asyncio.to_thread(_model_of_two_ranks, folder), 2
-            stack.enter_context(serving(model, dtype, folder, port, counts, ranks=ranks))
+            one = serving(model, dtype, folder, port, counts, ranks=ranks)
+            children = [stack.enter_context(one)]
             found = Service(f"http://127.0.0.1:{port}", (port,), (), folder)
-        if not await found.until_whole():
-            raise ServiceError(f"the service did not get ready; see {folder}/*.log")
+        found.children = children
+        await found.until_ready()
         yield found
 
 
@@ -193,7 +233,7 @@ def serving(
     counts: dict[str, int],
     host: str = "127.0.0.1",
     ranks: int = 1,
-) -> Iterator[None]:
+) -> Iterator[Child]:
     """A `tunan serve` with so many replicas of so many ranks."""
     deployment = {
         "name": f"chaos-{port}",
@@ -207,25 +247,26 @@ def serving(
     path = folder / f"{port}.yaml"
     path.write_text(json.dumps(deployment))  # JSON is YAML
     words = [*TUNAN, "serve", "--config", str(path)]
-    with running(words, folder, f"serve-{port}"):
-        yield
+    with running(words, folder, f"serve-{port}") as child:
+        yield child
 
 
 @contextlib.contextmanager
-def _gateway(folder: Path, port: int, urls: Sequence[str]) -> Iterator[None]:
+def _gateway(folder: Path, port: int, urls: Sequence[str]) -> Iterator[Child]:
     words = [*TUNAN, "gateway", "--port", str(port), "--resume-sampled"]
     words += [word for url in urls for word in ("--replica", url)]
-    with running(words, folder, f"gateway-{port}"):
-        yield
+    with running(words, folder, f"gateway-{port}") as child:
+        yield child
 
 
 @contextlib.contextmanager
-def running(words: Sequence[str], folder: Path, name: str) -> Iterator[int]:
-    """The pid of a command, which logs to NAME.log; it and all below it are ended afterwards."""
-    with (folder / f"{name}.log").open("w") as log:
+def running(words: Sequence[str], folder: Path, name: str) -> Iterator[Child]:
+    """A command, which logs to NAME.log; it and all below it are ended afterwards."""
+    path = folder / f"{name}.log"
+    with path.open("w") as log:
         process = subprocess.Popen(words, stdout=log, stderr=log, env=_environment(folder))
     try:
-        yield process.pid
+        yield Child(process, path)
     finally:
         below = descendants(process.pid)
         process.terminate()

@@ -114,6 +114,24 @@ async def test_when_the_holder_is_killed_the_address_leaves_it_and_the_next_hold
             assert "tunan_gateway_takeovers_total 0.0" not in metrics
 
 
+async def test_after_a_kill_the_next_holds_without_waiting_for_the_lease(tmp_path: Path) -> None:
+    """Which lasts a minute here; the process of the hook gives it back after the address."""
+    async with (
+        etcd_server(tmp_path) as etcd,
+        fake_engine() as engine,
+        gateway("a", tmp_path, etcd, engine, lease_s=60) as first,
+    ):
+        await first.holds()
+        async with gateway("b", tmp_path, etcd, engine, lease_s=60) as second:
+            await until(lambda: "b release" in runs(tmp_path))
+            first.process.kill()
+            async with asyncio.timeout(30):
+                await second.holds()
+            assert runs(tmp_path)[-2:] == ["a release", "b acquire"]
+            given = "tunan: the gateway is gone; its lease is given back to etcd"
+            await until(lambda: given in first.told)
+
+
 async def test_a_holder_that_was_stopped_and_goes_on_does_not_believe_that_it_holds(
     tmp_path: Path,
 ) -> None:

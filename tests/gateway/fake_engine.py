@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,9 @@ class FakeEngine:
     troubles: list[Trouble] = field(default_factory=list)
     healthy: bool = True
     salt: str = ""  # another salt is another model
+    longest: int = 1 << 20  # tokens of an answer
+    extra_delta: dict[str, Any] = field(default_factory=dict)  # in every delta with text
+    reasoning: int = 0  # tokens at the start of a chat that a parser makes reasoning
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     stalled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -184,7 +188,9 @@ class FakeEngine:
             logprobs, offset = _logprobs(chat, content, ids, offset)
             stop_reason = {"stop_reason": None} if not chat or reason else {}
             choice: dict[str, Any] = {"index": 0} | (
-                {"delta": {"content": text}} if chat else {"text": text}
+                {"delta": self._parsed(content, done, text) | self.extra_delta}
+                if chat
+                else {"text": text}
             )
             choice |= {"logprobs": logprobs, "finish_reason": reason, **stop_reason}
             if not chat:
@@ -197,6 +203,20 @@ class FakeEngine:
             yield _event(event)
         if options.get("include_usage"):
             yield _event({**head, "choices": [], "usage": _usage(len(prompt), done)})
+
+    def _parsed(self, content: dict[str, Any], done: int, text: str) -> dict[str, Any]:
+        """What vLLM's parsers make of the text of the tokens up to number `done`."""
+        if done <= self.reasoning:
+            return {"reasoning": text}
+        if not content.get("tools"):
+            return {"content": text}
+        number = 0 if done <= self.reasoning + 12 else 1
+        first = done in (self.reasoning + 1, self.reasoning + 13)
+        call: dict[str, Any] = {"index": number, "function": {"arguments": text}}
+        if first:
+            call |= {"id": f"call-{secrets.token_hex(4)}", "type": "function"}
+            call["function"]["name"] = f"tool{number}"
+        return {"tool_calls": [call]}
 
     def _bunched(self, content: dict[str, Any]) -> Iterator[tuple[list[int], str, str | None]]:
         bunch: list[int] = []
@@ -212,7 +232,7 @@ class FakeEngine:
         """Each token with the text that may be shown after it, and the finish reason at the end."""
         ids = list(prompt_ids(content))
         given = content.get("max_tokens")
-        limit = 40 if given is None else given
+        limit = min(self.longest, 40 if given is None else given)
         stops = content.get("stop") or []
         stops = [stops] if isinstance(stops, str) else stops
         inclusive = bool(content.get("include_stop_str_in_output"))

@@ -69,6 +69,25 @@ class Told:
         )
 
     @property
+    def reasoning(self) -> str:
+        """All of it."""
+        return "".join((c.get("delta") or {}).get("reasoning") or "" for c in self.choices)
+
+    @property
+    def tool_calls(self) -> dict[int, dict[str, list[str]]]:
+        """Of each call what was told of it: every id, type and name, and its arguments in one."""
+        found: dict[int, dict[str, list[str]]] = {}
+        for choice in self.choices:
+            for part in (choice.get("delta") or {}).get("tool_calls") or []:
+                call = found.setdefault(part["index"], {})
+                for key, value in {**part, **part.get("function", {})}.items():
+                    if key == "arguments":
+                        call[key] = ["".join([*call.get(key, []), value])]
+                    elif key not in ("index", "function"):
+                        call.setdefault(key, []).append(value)
+        return found
+
+    @property
     def choices(self) -> list[Any]:
         """Choice 0 of each event."""
         return [event["choices"][0] for event in self.events if event.get("choices")]

@@ -9,12 +9,15 @@ import socket
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.gateway.fake_engine import Trouble
 from tests.gateway.fleet import CHAT, fleet
 from tests.gateway.test_resume import body_for, same, undisturbed
 from tunan.config.deployment import Gateway
 from tunan.gateway.health import Health
+from tunan.gateway.pool import Pool
+from tunan.gateway.probes import Probes
 from tunan.gateway.replica import HttpAddress, Replica, Role, Stage
 from tunan.gateway.upstream import Upstreams
 
@@ -180,6 +183,29 @@ async def test_a_replica_elsewhere_gets_ready_by_its_probes_and_is_lost_by_them(
         assert "health probes" in replica.problem
         door.engines[0].healthy = True
         await until(lambda: replica.ready)
+
+
+async def test_a_late_probe_does_not_make_a_replica_ready_while_the_gateway_ends() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.BaseRequest) -> web.Response:
+        asked.set()
+        await answer.wait()
+        return web.json_response({"ready": True})
+
+    runner = web.ServerRunner(web.Server(slow))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    replica = Replica(HttpAddress(f"http://127.0.0.1:{runner.addresses[0][1]}"))
+    pool, settings = Pool([replica]), Gateway(probe_interval_s=0.01, probe_timeout_s=60)
+    async with Upstreams([replica]) as upstreams, Probes(pool, upstreams, settings).running():
+        await asked.wait()
+        pool.close()
+        asked.clear()
+        answer.set()
+        await asked.wait()  # the next probe: the one before has been judged
+        assert replica.stage is Stage.DRAINING
+    await runner.cleanup()
 
 
 async def test_a_server_error_alone_does_not_lose_a_replica() -> None:

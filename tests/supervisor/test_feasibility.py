@@ -74,6 +74,12 @@ def test_int8_weights_and_those_of_modelslim_pass(tmp_path: Path) -> None:
     check(tmp_path, "ascend910b", FP8)
 
 
+def test_what_only_vllm_ascend_reads_is_refused_on_a_cpu(tmp_path: Path) -> None:
+    (tmp_path / "quant_model_description.json").write_text("{}")
+    with pytest.raises(UsageError, match="is read by vllm-ascend alone; for a CPU convert"):
+        check(tmp_path, "cpu", LLAMA)
+
+
 @pytest.mark.parametrize("target", ["cpu", "ascend910b"])
 @pytest.mark.parametrize(
     ("parallel", "message"),

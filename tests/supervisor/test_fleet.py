@@ -137,6 +137,7 @@ async def test_a_first_start_that_fails_ends_the_service_at_once(folder: Path) -
     with pytest.raises(OutsideError, match="the engine died: ValueError: no such model; its log"):
         await fleet.run()
     assert [event["event"] for event in fleet.report.events] == ["lost", "failed"]
+    assert fleet.report.named("failed")[0]["text"] == ""  # it is the error that ends the service
     assert fleet.lives[1].starts == 0
 
 
@@ -150,6 +151,8 @@ async def test_the_breaker_opens_after_failures_in_a_row_and_the_others_serve(
         os.kill(pid_of(fleet, 0), signal.SIGKILL)
         failed = await fleet.until_event("failed")
         assert (failed["failures"], failed["cause"]) == (3, "RuntimeError: broken")
+        assert "replica-0: the engine died: RuntimeError: broken; its log" in failed["text"]
+        assert "it failed 3 times in a row; it stays down until `tunan rollout`" in failed["text"]
         assert [event["wait_s"] for event in fleet.report.named("restarting")] == [0.05, 0.1]
         assert fleet.pool.replicas[0].stage is Stage.FAILED
         assert fleet.pool.replicas[1].ready

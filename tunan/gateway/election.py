@@ -117,6 +117,7 @@ class Election:
         if self._term is not None:  # the lease could not be given back when it was over
             await self._etcd.revoke(self._term.lease)
             self._term = None
+            self._hook.lease(None)
         if not self._wanted(await self._look()):
             return OverError(Cause.UNREADY, "no replica is ready")
         asked = clock()
@@ -199,6 +200,7 @@ class Election:
             async with asyncio.timeout(self._term.lease.ttl_s):
                 await self._etcd.revoke(self._term.lease)
                 self._term = None
+                self._hook.lease(None)
 
     async def _release(self) -> None:
         outcome = await self._hook.release()
@@ -222,6 +224,8 @@ class Election:
         """The hook's process may leave the address here until then (`clock`)."""
         self._well()
         self._hook.keep(until)
+        if self._term is not None:  # etcd's token may be another one by now
+            self._hook.lease(self._etcd.revoking(self._term.lease))
 
     def trouble(self, error: EtcdError) -> None:
         """Told once, until etcd is well again."""

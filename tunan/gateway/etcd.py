@@ -60,6 +60,8 @@ class EtcdClient:
         self._tls = client_context(
             settings.ca_file, settings.cert_file, "gateway.etcd.ca_file, cert_file"
         )
+        files = (settings.ca_file, settings.cert_file)
+        self._files = [None if file is None else str(file.absolute()) for file in files]
         self._user = settings.user
         self._password = _password(settings.password_file)
         self._token = ""
@@ -101,6 +103,17 @@ class EtcdClient:
         except EtcdError as error:
             if "lease not found" not in str(error):
                 raise
+
+    def revoking(self, lease: Lease) -> dict[str, Any]:
+        """For `hook_process.revoke`, which has no client."""
+        first = self._first
+        return {
+            "urls": [*self._endpoints[first:], *self._endpoints[:first]],
+            "id": lease.id,
+            "token": self._token,
+            "ca_file": self._files[0],
+            "cert_file": self._files[1],
+        }
 
     async def put(self, entry: Entry, lease: Lease) -> None:
         """Writes a key that is gone with the lease. Raises `EtcdError`."""

@@ -13,7 +13,7 @@ from typing import Any
 from tunan.config.etcd import Etcd
 from tunan.errors import UsageError
 from tunan.gateway import hook_process
-from tunan.gateway.hook_process import ACQUIRE, RELEASE, UNTIL
+from tunan.gateway.hook_process import ACQUIRE, LEASE, RELEASE, UNTIL
 
 GRACE_S = 2.0  # for the process to answer beyond the hook's own time
 
@@ -61,6 +61,10 @@ class Hook:
     def keep(self, until: float) -> None:
         """What is acquired may be kept until then (`hook_process.clock`)."""
         self._write(f"{UNTIL} {until}")
+
+    def lease(self, how: dict[str, Any] | None) -> None:
+        """How the process gives the lease back after this one was killed; None: there is none."""
+        self._write(f"{LEASE} {json.dumps(how)}")
 
     async def close(self) -> None:
         """Ends the process, which releases first if that has not been done."""

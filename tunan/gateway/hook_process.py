@@ -6,9 +6,11 @@ Orders come as lines on standard input: `acquire`, `release`, and `until T`, how
 acquired may be kept (seconds of CLOCK_BOOTTIME, which no change of the date moves). Whatever is
 acquired is released when T passes without a later one, and when standard input ends: a gateway
 that was killed, or stopped by SIGSTOP, would leave its address on this machine while another
-machine takes it. Each run is answered by a line of JSON: `action`, `ok`, `said` (the end of what it
-wrote), `ordered` (false: begun here). It uses the standard library only: it starts at once and
-takes little memory.
+machine takes it. `lease JSON` says how a lease of etcd is given back (`revoke`) when standard
+input has ended and nothing is held, so that the next gateway need not wait until it runs out;
+`lease null`: not any more. Each run is answered by a line of JSON: `action`, `ok`, `said` (the
+end of what it wrote), `ordered` (false: begun here). It uses the standard library only: it starts
+at once and takes little memory.
 """
 
 import contextlib
@@ -23,11 +25,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
-ACQUIRE, RELEASE, UNTIL = "acquire", "release", "until"
+ACQUIRE, RELEASE, UNTIL, LEASE = "acquire", "release", "until", "lease"
 ORDERS, ANSWERS, LOG = 0, 1, 2  # descriptors
 NAP_S = 0.1  # timers stand still while a machine sleeps, and the clock is read again after it
+REVOKE_S = 1.0  # for one member of etcd
 SHOWN = 200  # characters of what the hook wrote
 
 
@@ -62,6 +65,8 @@ class Keeper:
     until: float = 0.0
     held: bool = False
     ended: bool = False  # no more orders will come
+    lease: dict[str, Any] | None = None
+    let_go: bool = True  # False: what was acquired may still be here
     orders: "deque[str]" = field(default_factory=deque)
     running: Run | None = None
     _unread: bytes = b""
@@ -131,6 +136,7 @@ class Keeper:
     def _answer(self, action: str, *, ordered: bool, ok: bool, said: str) -> None:
         if action == RELEASE:
             self.held = False  # if it failed too: nothing more can be done
+            self.let_go = ok
         answer = {"action": action, "ok": ok, "said": said, "ordered": ordered}
         _tell(ANSWERS, json.dumps(answer))
         if self.ended:
@@ -159,8 +165,39 @@ class Keeper:
             order, _, value = line.decode("ascii").partition(" ")
             if order == UNTIL:
                 self.until = float(value)
+            elif order == LEASE:
+                self.lease = json.loads(value)
             else:
                 self.orders.append(order)
+
+
+def revoke(lease: dict[str, Any]) -> bool:
+    """Whether a member of etcd has given the lease back; one that does not answer costs a second.
+
+    `lease`: `urls` of the members, `id`, `token` (or ""), `ca_file` and `cert_file` (or null).
+    """
+    import ssl  # only a gateway that is killed needs them
+    import urllib.request
+
+    headers = {"Content-Type": "application/json"}
+    if lease["token"]:
+        headers["Authorization"] = lease["token"]
+    body = json.dumps({"ID": lease["id"]}).encode()
+    with contextlib.suppress(OSError):  # a file that is gone
+        context = ssl.create_default_context(cafile=lease["ca_file"])
+        if lease["cert_file"]:
+            context.load_cert_chain(lease["cert_file"])
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+        for url in lease["urls"]:
+            request = urllib.request.Request(f"{url}/v3/lease/revoke", body, headers)  # noqa: S310
+            with (
+                contextlib.suppress(OSError, ValueError),
+                opener.open(request, timeout=REVOKE_S) as answer,
+            ):
+                return bool(answer.status == 200)
+    return False
 
 
 def _tell(descriptor: int, line: str) -> None:
@@ -174,7 +211,10 @@ def main() -> None:
     # gateway's whole group means the gateway, whose end is noticed here.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    Keeper(sys.argv[2:], float(sys.argv[1])).work()
+    keeper = Keeper(sys.argv[2:], float(sys.argv[1]))
+    keeper.work()
+    if keeper.lease and keeper.let_go and revoke(keeper.lease):
+        _tell(LOG, "tunan: the gateway is gone; its lease is given back to etcd")
 
 
 if __name__ == "__main__":

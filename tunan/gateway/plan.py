@@ -91,10 +91,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """`additions` go into the request; `obstacle` says why its stream cannot be continued."""
+    """`additions` go into the request; `obstacle` says why its stream cannot be continued.
+
+    `repeats`: asked again whole, it makes the same answer.
+    """
 
     additions: dict[str, Any]
     obstacle: str = ""
+    repeats: bool = False
 
     @property
     def resumable(self) -> bool:
@@ -105,14 +109,16 @@ class Plan:
 def plan_resume(path: str, body: dict[str, Any], sampler: bool) -> Plan:
     """How a generation request is sent so that it survives the loss of its replica.
 
-    What cannot be continued is sent as it is, and repeated whole as long as nothing of the
-    answer has reached the client.
+    What cannot be continued from its ids is repeated whole: where that makes the same answer at
+    any time, else as long as nothing of it has reached the client.
     """
-    if obstacle := _of_another_type(body) or _obstacle(path, body, sampler):
+    if obstacle := _of_another_type(body) or _of_several(path, body):
         return Plan({}, obstacle)
     additions = sampling_for_resume(body, sampler)
     if additions is None:
         return Plan({}, "sampled without a sampler that can be continued")
+    if obstacle := _obstacle(path, body, sampler):
+        return Plan(additions, obstacle, repeats=True)
     return Plan({"return_token_ids": True, **additions})
 
 
@@ -127,11 +133,18 @@ def _of_another_type(body: dict[str, Any]) -> str:
     return ""
 
 
-def _obstacle(path: str, body: dict[str, Any], sampler: bool) -> str:
+def _of_several(path: str, body: dict[str, Any]) -> str:
+    """Several answers in one: their order is not a function of their tokens."""
     if body.get("n") not in (None, 1) or body.get("best_of") not in (None, 1):
         return "n > 1"
     if body.get("use_beam_search"):
         return "beam search"
+    if path == COMPLETION and not _one_prompt(body.get("prompt")):
+        return "several prompts"
+    return ""
+
+
+def _obstacle(path: str, body: dict[str, Any], sampler: bool) -> str:
     if body.get("response_format") not in (None, _PLAIN_FORMAT) or body.get("structured_outputs"):
         return "structured output"
     if any(value for key, value in body.items() if key.startswith("guided_")):
@@ -142,8 +155,6 @@ def _obstacle(path: str, body: dict[str, Any], sampler: bool) -> str:
         return "echo or suffix"
     if not sampler and any(body.get(key) not in (None, 0, 0.0, []) for key in _COUNTED):
         return "penalties or bad_words, which count generated tokens"
-    if path == COMPLETION and not _one_prompt(body.get("prompt")):
-        return "several prompts"
     if path == CHAT and _multimodal(body.get("messages")):
         return "multimodal input"
     return _unknown(body)

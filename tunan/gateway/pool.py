@@ -30,6 +30,7 @@ class Pool:
         if not replicas:
             raise ValueError("a pool needs a replica")
         self.replicas = tuple(replicas)
+        self.closed = False  # for good: what a replica tells does not make it ready any more
         self._changed = asyncio.Event()
         for replica in self.replicas:
             replica.on_change.append(lambda _: self._changed.set())
@@ -48,6 +49,12 @@ class Pool:
     def ending(self) -> bool:
         """Whether none of them will be ready again."""
         return all(replica.stage in (Stage.DRAINING, Stage.FAILED) for replica in self.replicas)
+
+    def close(self) -> None:
+        """Nothing new is sent to any of them from now on; what runs on them may end."""
+        self.closed = True
+        for replica in self.replicas:
+            replica.move(Stage.DRAINING)
 
     def only(self, replica: Replica) -> bool:
         """Whether no other replica is ready: then losing it too soon costs most."""

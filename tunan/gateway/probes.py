@@ -67,6 +67,8 @@ class Probes:
         status, body = await self._get(replica, "/ready")
         if status not in (0, OK, UNAVAILABLE):  # not a `tunan serve`
             status, body = await self._get(replica, "/health")
+        if self._pool.closed:  # perhaps while it was asked
+            return status in (OK, UNAVAILABLE)
         if status == OK:
             _becomes_ready(replica)
         elif status == UNAVAILABLE:

@@ -16,6 +16,7 @@ from tunan.gateway.metrics import Metrics
 from tunan.gateway.pool import Pool
 from tunan.gateway.queue import Queue, QueueFullError
 from tunan.gateway.relay import Relay
+from tunan.gateway.repeated_stream import RepeatedStream
 from tunan.gateway.replica import RETRY_AFTER, Replica, Stage, UnixAddress
 from tunan.gateway.responses import Receive, Scope
 from tunan.gateway.stream import ResumableStream
@@ -23,7 +24,7 @@ from tunan.gateway.upstream import LOST, ExhaustedError, Upstreams
 
 MIB = 1 << 20
 OK = 200
-Work = Relay | ResumableStream
+Work = Relay | RepeatedStream | ResumableStream
 
 
 class Proxy:
@@ -72,14 +73,12 @@ class Proxy:
             return ""
 
     def _work(self, call: Call, delivery: Delivery) -> Work:
-        if not (call.stream and call.plan.resumable):
-            return Relay(call, delivery)
-        return ResumableStream(
-            call,
-            delivery,
-            sampler=self._sampler,
-            memory_bytes=int(self._settings.resume_memory_mib * MIB),
-        )
+        memory_bytes = int(self._settings.resume_memory_mib * MIB)
+        if call.stream and call.plan.repeats:
+            return RepeatedStream(call, delivery, memory_bytes=memory_bytes)
+        if call.stream and call.plan.resumable:
+            return ResumableStream(call, delivery, sampler=self._sampler, memory_bytes=memory_bytes)
+        return Relay(call, delivery)
 
     async def _read(self, scope: Scope, receive: Receive, delivery: Delivery) -> Call | None:
         settings = self._settings
@@ -187,7 +186,7 @@ class Proxy:
         return None
 
     def _count(self, work: Work) -> None:
-        if isinstance(work, ResumableStream) and work.resumed:
+        if not isinstance(work, Relay) and work.resumed:
             self._metrics.resumed.inc()
             self._metrics.prefilled.inc(work.prefilled)
 

@@ -12,7 +12,7 @@ from tunan.config.replicas import RemoteReplica
 from tunan.gateway.app import FrontDoor, front_door
 from tunan.gateway.election import election_of, taking_part
 from tunan.gateway.pool import Pool
-from tunan.gateway.replica import HttpAddress, Replica, Role, Stage
+from tunan.gateway.replica import HttpAddress, Replica, Role
 from tunan.gateway.saying import saying
 from tunan.gateway.server import address_of, bind, serving
 
@@ -72,8 +72,8 @@ async def _drain(app: FrontDoor, pool: Pool, insisted: asyncio.Event, limit_s: f
     insist = asyncio.create_task(insisted.wait())
     await asyncio.wait({empty, insist}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
     insist.cancel()
+    pool.close()
     for replica in pool.replicas:
-        replica.move(Stage.DRAINING)
         for answer in replica.answers:
             if answer.cut:
                 answer.cut("the gateway is shutting down", True)

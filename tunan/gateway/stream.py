@@ -6,19 +6,18 @@ from typing import Any
 from tunan.gateway.call import Call
 from tunan.gateway.continuation import Continuation, DivergedError
 from tunan.gateway.delivery import Delivery
-from tunan.gateway.events import DONE, EventCutter, TokenEvent, encode, is_done, parse
+from tunan.gateway.events import DONE, EventCutter, TokenEvent, encode, is_done
 from tunan.gateway.leg import Leg
 from tunan.gateway.lost import Lost
-from tunan.gateway.plan import CHAT, COMPLETION
+from tunan.gateway.plan import COMPLETION
+from tunan.gateway.repeated_stream import RepeatedStream
+from tunan.gateway.shape import MISSHAPEN, broken_off_by, of_a_parser, read
 from tunan.gateway.transcript import Transcript
 from tunan.gateway.upstream import with_request_id
 
 SERVER_ERROR = 500
 OK = 200
 TOO_MANY = 429  # of a gateway or a limit before it: the next replica may have room
-# An answer that vLLM ends of itself, because it shuts down or fails.
-_BROKEN_OFF = ("abort", "error")
-_MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError)
 
 
 class ResumableStream:
@@ -32,6 +31,10 @@ class ResumableStream:
         tail = _stop_tail(self._content.get("stop"))
         held_back = not self._content.get("include_stop_str_in_output")
         self._transcript = Transcript(tail, held_back, memory_bytes)
+        # Takes over when it turns out that a parser of the engine makes the events.
+        self._parsed = RepeatedStream(call, delivery, memory_bytes=memory_bytes)
+        self._early: list[bytes] = []  # events before any text, which it has to know then
+        self._is_parsed = False
         self._continuation: Continuation | None = None
         # Events have to be read here, so nobody on the way may compress them.
         self._headers = [(k, v) for k, v in call.headers if k != b"accept-encoding"]
@@ -44,17 +47,19 @@ class ResumableStream:
     @property
     def may_go_on(self) -> bool:
         """Whether another replica may be asked after a loss."""
+        if self._is_parsed:
+            return self._parsed.may_go_on
         return not self._delivery.started or not self._unsound
 
     @property
     def progress(self) -> int:
         """Tokens that have come."""
-        return self._transcript.count
+        return self._transcript.count + self._parsed.progress
 
     @property
     def used(self) -> int:
         """Tokens of the answer, for the limits of its key."""
-        return self._transcript.count
+        return self.progress
 
     @property
     def _unsound(self) -> str:
@@ -68,10 +73,15 @@ class ResumableStream:
 
     async def run(self, leg: Leg) -> None:
         """One attempt. Raises `Lost`."""
+        if self._is_parsed and self._delivery.started:
+            self.resumed += 1
+            await self._parsed.run(leg)
+            self.prefilled = self._parsed.prefilled
+            return
         if self._delivery.started:
             await self._resume(leg)
         else:
-            self._continuation = None
+            self._begin_anew()
             await leg.open("POST", self._call.target, self._headers, self._call.first_body())
         if leg.status != OK or not leg.is_event_stream:
             await self._refused(leg)
@@ -89,6 +99,11 @@ class ResumableStream:
                 return
         raise Lost("reset", "the stream ended without [DONE]")
 
+    def _begin_anew(self) -> None:
+        self._continuation = None
+        self._early.clear()
+        self._is_parsed = False
+
     async def _refused(self, leg: Leg) -> None:
         """Hands the answer on if it is the client's, and the first. Raises `Lost` if not."""
         if leg.status >= SERVER_ERROR:
@@ -101,11 +116,12 @@ class ResumableStream:
 
     async def give_up(self, status: int, kind: str, message: str) -> None:
         """The stream has begun and cannot go on: it says why, and is cut."""
+        if self._is_parsed:
+            await self._parsed.give_up(status, kind, message)
+            return
         why = f"; it could not be resumed: {self._unsound}" if self._unsound else ""
         if head := self._transcript.head:
-            nothing: dict[str, Any] = {"delta": {}} if self._call.path == CHAT else {"text": ""}
-            empty: dict[str, Any] = {"index": 0, **nothing, "finish_reason": "error"}
-            await self._delivery.write(encode({**head, "choices": [empty]}))
+            await self._delivery.write(broken_off_by(self._call.path, head))
         await self._delivery.error_event(status, kind, message + why)
 
     async def _resume(self, leg: Leg) -> None:
@@ -120,6 +136,8 @@ class ResumableStream:
 
     async def ended_already(self) -> bool:
         """Whether only the end is missing: then it is written here, and no replica is needed."""
+        if self._is_parsed:
+            return await self._parsed.ended_already()
         if not self._transcript.finished:
             return False
         options = self._content.get("stream_options") or {}
@@ -144,36 +162,44 @@ class ResumableStream:
         The transcript has what is returned, so it must be sent, whatever ends the leg.
         """
         out: list[bytes] = []
-        before = self._transcript.count
+        before = self.progress
         lost = None
         try:
             for event in cutter.feed(chunk):
                 out.append(self._event(event))
         except Lost as error:
             lost = error
-        leg.answer.paid(self._transcript.count - before)
+        leg.answer.paid(self.progress - before)
         return b"".join(out), lost
 
     def _event(self, event: TokenEvent | bytes) -> bytes:
+        if self._is_parsed:
+            out = self._parsed.take(event)
+            self._done = self._parsed.done
+            return out
         if isinstance(event, TokenEvent):
             if self._continuation is None and self._transcript.head:
+                self._note_early(event.raw)
                 if self._transcript.complete:
                     self._transcript.note(event.ids, event.characters)
                 return event.raw if self._call.shows_ids else event.without_ids
             event = event.raw
-        content = parse(event)
+        content = read(event)
         if content is None:
             self._done = self._done or is_done(event)
             return DONE + b"\n\n" if is_done(event) else event
-        if "error" in content:
-            return self._error(content, event)
-        if _broken_off(content):
-            raise Lost("error", "the engine broke the answer off")
+        if self._continuation is None and not self._transcript.characters:
+            self._note_early(event)
+            if of_a_parser(content):
+                return self._hand_over()
+        return self._answered(content)
+
+    def _answered(self, content: dict[str, Any]) -> bytes:
         try:
             out = (
                 self._first_leg(content) if self._continuation is None else self._rewritten(content)
             )
-        except _MISSHAPEN:
+        except MISSHAPEN:
             # Some of it may count as sent already, so nothing can follow it.
             self._obstacle = "an event has not the form that vLLM's have"
             raise Lost("garbage", self._obstacle) from None
@@ -181,11 +207,21 @@ class ResumableStream:
             self._usage_sent = True
         return out
 
-    def _error(self, content: dict[str, Any], event: bytes) -> bytes:
-        code = content["error"].get("code") if isinstance(content["error"], dict) else None
-        if isinstance(code, int) and code < SERVER_ERROR:
-            return event
-        raise Lost("error", "the engine reports an error in the stream")
+    def _note_early(self, event: bytes) -> None:
+        if not self._transcript.characters:
+            self._early.append(event)
+        elif self._early:
+            self._early.clear()
+
+    def _hand_over(self) -> bytes:
+        """What the client gets of the event that was the first of a parser."""
+        self._is_parsed = True
+        self._parsed.begin_anew()
+        for event in self._early[:-1]:  # the client has them
+            self._parsed.take(event)
+        last = self._early.pop()
+        self._early.clear()
+        return self._parsed.take(last)
 
     def _rewritten(self, content: dict[str, Any]) -> bytes:
         assert self._continuation is not None  # noqa: S101
@@ -242,13 +278,6 @@ class ResumableStream:
         logprobs = choice.get("logprobs") or {}
         if logprobs.get("text_offset"):
             transcript.logprob_offset = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
-
-
-def _broken_off(content: dict[str, Any]) -> bool:
-    try:
-        return any(c.get("finish_reason") in _BROKEN_OFF for c in content.get("choices") or [])
-    except _MISSHAPEN:
-        raise Lost("garbage", "an event that is no event of vLLM's") from None
 
 
 def _stop_tail(stop: Any) -> int:

@@ -28,6 +28,11 @@ def refuse_impossible(deployment: Deployment, target: str) -> None:
             f"{path}: ascend310p has no multi-head latent attention (DeepSeek-V2, V3, R1); "
             "use --target ascend910b or ascend910c"
         )
+    if target == "cpu" and _is_modelslim(path):
+        raise UsageError(
+            f"{path}: its quant_model_description.json (ModelSlim, or an int8 cache for Ascend) is "
+            "read by vllm-ascend alone; for a CPU convert the source again, without --kv int8"
+        )
     if target != "cpu" and _is_fp8(config) and not _is_modelslim(path):
         family = next((f for f in ("ascend910c", "ascend310p") if f == target), "ascend910b")
         raise UsageError(

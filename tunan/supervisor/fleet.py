@@ -8,7 +8,7 @@ from tunan.config import Deployment
 from tunan.errors import CheckFailedError, TunanError, UsageError
 from tunan.gateway.election import Election
 from tunan.gateway.pool import Pool
-from tunan.gateway.replica import Replica, Role, Stage
+from tunan.gateway.replica import Replica, Role
 from tunan.supervisor.life import Life
 from tunan.supervisor.orders import Stop
 from tunan.supervisor.report import About, Report
@@ -51,12 +51,13 @@ class Fleet:
         """Whether any replica has been ready yet."""
         return self._served.is_set()
 
-    def life_failed(self, life: Life) -> None:
-        """A replica stays down; to be called by its life. The last one ends the service."""
+    def life_failed(self, life: Life) -> bool:
+        """A replica stays down; to be called by its life. The last one ends the service: False."""
         elsewhere = len(self.pool.replicas) > len(self.lives)
         if not self.has_served() or (not elsewhere and all(life.problem for life in self.lives)):
             self._problem = life.problem
             self._over.set()
+        return not self._over.is_set()
 
     async def run(self) -> int:
         """Serves until told to stop, and drains: the exit status. Raises what ended the service."""
@@ -184,8 +185,7 @@ class Fleet:
 
     async def _drain(self, lives: Sequence["asyncio.Task[int]"]) -> int:
         """Lets running requests finish, then ends the engines."""
-        for replica in self.pool.replicas:
-            replica.move(Stage.DRAINING)
+        self.pool.close()
         in_flight = sum(replica.in_flight for replica in self.pool.replicas)
         limit = self.deployment.gateway.shutdown_timeout_s
         if in_flight:

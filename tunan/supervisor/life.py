@@ -49,7 +49,7 @@ class Life:
     """Starts, restarts and ends the engine behind `replica`.
 
     `may_retry` says whether a start that never became ready is tried again. `on_failed` is
-    called when it stays down; `problem` says why then.
+    called when it stays down, and says whether the service goes on; `problem` says why then.
     """
 
     plan: Plan
@@ -57,7 +57,7 @@ class Life:
     orders: Orders
     report: About
     may_retry: Callable[[], bool]
-    on_failed: Callable[["Life"], None]
+    on_failed: Callable[["Life"], bool]
     starts: int = field(default=0, init=False)
     problem: TunanError | None = field(default=None, init=False)
     pid: int | None = field(default=None, init=False)
@@ -242,8 +242,11 @@ class Life:
                 f"{failure.problem}; it failed {self.failures} times in a row"
             )
         self.replica.move(Stage.FAILED, problem="the engine died")
-        self.report.event("failed", what=failure.what, cause=failure.cause, failures=self.failures)
-        self.on_failed(self)
+        goes_on = self.on_failed(self)  # else `serve` ends, and says why
+        told = f"{self.problem}; it stays down until `tunan rollout`" if goes_on else ""
+        self.report.event(
+            "failed", told, what=failure.what, cause=failure.cause, failures=self.failures
+        )
 
 
 def _loading(replica: Replica, report: About, then_compiles: bool, done: int, total: int) -> None:
