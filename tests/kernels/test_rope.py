@@ -61,6 +61,29 @@ def test_whole_and_partial_rotation(
         )
 
 
+@by_dtype
+@by_pairing
+def test_in_steps_it_has_the_bits_of_operators_one_after_the_other(
+    neox: bool, dtype: torch.dtype
+) -> None:
+    cos_sin, positions = angles(64).to(dtype), torch.arange(37) * 7
+    query, key = normal(37, 5, 64).to(dtype), normal(37, 1, 64, seed=1).to(dtype)
+    cosine, sine = cos_sin[positions][:, None].chunk(2, -1)
+    expected = []
+    for x in (query, key):
+        if neox:
+            first, second = x.chunk(2, -1)
+            pair = first * cosine + -second * sine, second * cosine + first * sine
+            expected.append(torch.cat(pair, -1))
+        else:
+            first, second = x[..., ::2], x[..., 1::2]
+            pair = first * cosine + -second * sine, second * cosine + first * sine
+            expected.append(torch.stack(pair, -1).flatten(-2))
+    rotate(positions, query, key, cos_sin, neox=neox, in_steps=True)
+    assert torch.equal(query, expected[0])
+    assert torch.equal(key, expected[1])
+
+
 @by_pairing
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_same_as_vllm(neox: bool, dtype: torch.dtype) -> None:

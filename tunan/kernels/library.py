@@ -11,7 +11,7 @@ from tunan.errors import CheckFailedError, OutsideError, TunanError, UsageError
 
 LIBRARY = Path(__file__).with_name("libtunan_kernels.so")
 ISA_VARIABLE = "TUNAN_KERNELS_ISA"
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 # native/status.h
 _ERRORS: dict[int, type[TunanError]] = {1: UsageError, 2: CheckFailedError, 3: OutsideError}

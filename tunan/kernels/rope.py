@@ -33,6 +33,7 @@ class _Rotation(ctypes.Structure):
         ("type", ctypes.c_int32),
         ("cos_sin_type", ctypes.c_int32),
         ("neox", ctypes.c_int32),
+        ("in_steps", ctypes.c_int32),
     ]
 
 
@@ -56,15 +57,18 @@ def rotate(
     cos_sin: torch.Tensor,
     *,
     neox: bool = True,
+    in_steps: bool = False,
 ) -> None:
     """Rotates, in place, the first `rotary` elements of every head by the angles of its position.
 
     query [tokens, heads, head_size], key the same with its own heads, or None: float32, bfloat16 or
     float16. positions int64 [tokens]. cos_sin [max_position, rotary]: the cosines, then the sines.
     neox: element i is paired with i + rotary / 2, otherwise neighbours are pairs. Computed in
-    float32 and rounded once. Raises UsageError, before anything is written.
+    float32 and rounded once; in_steps: both products are rounded before they are added, as by
+    operators one after the other. Raises UsageError, before anything is written.
     """
-    _run(_rotation(positions, query, key, cos_sin, neox), None, None, query.shape[0])
+    rotation = _rotation(positions, query, key, cos_sin, neox, in_steps=in_steps)
+    _run(rotation, None, None, query.shape[0])
 
 
 def write_cache(
@@ -115,6 +119,8 @@ def _rotation(
     key: torch.Tensor | None,
     cos_sin: torch.Tensor,
     neox: bool,
+    *,
+    in_steps: bool = False,
 ) -> _Rotation:
     tokens, heads, head_size = _heads("queries", query, query.shape[0], query.dtype)
     if cos_sin.dim() != 2 or cos_sin.dtype not in _FLOAT_TYPES or not cos_sin.is_contiguous():
@@ -140,6 +146,7 @@ def _rotation(
         _FLOAT_TYPES[query.dtype],
         _FLOAT_TYPES[cos_sin.dtype],
         neox,
+        in_steps,
     )
 
 

@@ -17,7 +17,7 @@ def generate(question: dict[str, Any]) -> dict[str, Any]:
 
     {"model", "prompts", "rounds"?: each a list of prompts asked together (default: all at
     once), "arguments"?} -> {"tokens", "blocks", "block_size", "preemptions", "log", "files",
-    "private_kb", "chances": of every token the two best of its step, [token, log probability]};
+    "private_kb", "chances": of every token the five best of its step, [token, log probability]};
     `log` is what Tunan said, `files` the packed files this process maps,
     `private_kb` how much of them is its own copy.
     """
@@ -33,7 +33,7 @@ def generate(question: dict[str, Any]) -> dict[str, Any]:
         "disable_log_stats": False,
     }
     engine = LLM(model=question["model"], **(arguments | question.get("arguments", {})))
-    sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, logprobs=2)
+    sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, logprobs=5)
     tokens: list[list[int]] = []
     chances: list[list[list[tuple[int, float]]]] = []
     for prompts in question.get("rounds", [question["prompts"]]):

@@ -1,18 +1,28 @@
 """The fused forward in a real engine: the same tokens however requests come, and as unfused."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.checkpoint.sources import run_conversion
 from tests.engine.cpu.quantised import quantise
 from tests.engine.generation import prompts
 from tests.engine.vllm_process import run_in_vllm
 from tests.models import write_llama, write_qwen2
+from tunan.checkpoint.convert import ConvertOptions
+from tunan.checkpoint.quantize.scheme import QUANTISATIONS
 from tunan.engine.cpu.switch import VARIABLE
 
 pytestmark = pytest.mark.engine
 
-MODELS = ("llama-w8a8", "llama-w4a8", "qwen2-w8a8", "smollm-w8a8")
+MODELS = ("llama-w8a8", "llama-w4a8", "qwen2-w8a8", "smollm-w8a8", "llama-mixed")
+# In int8 where the rest of "llama-mixed" is int4: layers of every kind, and never all of a kind.
+FINER = (
+    *("0.self_attn.q_proj", "0.self_attn.k_proj", "0.self_attn.v_proj", "1.mlp.down_proj"),
+    *("1.self_attn.o_proj", "2.mlp.gate_proj", "2.mlp.up_proj"),
+)
 LONG = [prompts()[-1] + prompts()[-2] + [7, 8], prompts()[-1] + prompts()[-2] + [9]]
 
 # What differs from all prompts at once; every one of them must give the same tokens.
@@ -24,6 +34,13 @@ WAYS: dict[str, dict[str, Any]] = {
         "arguments": {"num_gpu_blocks_override": 12, "block_size": 32, "max_model_len": 256}
     },
 }
+
+
+def mixed(source: Path, destination: Path) -> str:
+    finer = frozenset(f"model.layers.{layer}.weight" for layer in FINER)
+    chosen = replace(QUANTISATIONS["w4a8"], finer=finer)
+    run_conversion(source, destination, ConvertOptions(quantisation=chosen))
+    return str(destination)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +57,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     quantised = {}
     for name in MODELS:
         source, scheme = name.split("-")
+        if scheme == "mixed":
+            quantised[name] = mixed(sources[source], folder / name)
+            continue
         head = source != "smollm"
         quantised[name] = str(quantise(sources[source], folder / name, scheme, head=head))
     return quantised

@@ -89,5 +89,7 @@ def mixture(
 
 @pytest.mark.parametrize("way", ["two ranks", "each half of the experts"])
 def test_experts_of_two_ranks_add_up_to_those_of_one(mixture: dict[str, Any], way: str) -> None:
-    assert agreed(mixture[way], mixture["one rank"]) > len(prompts()) * TOKENS / 2
+    # Each rank rounds its half of a row with a scale of its own.
+    same = agreed(mixture[way], mixture["one rank"], tie=0.25)
+    assert same > len(prompts()) * TOKENS / 2
     assert mixture["folders"] == {"tp-1-0", "tp-2-0", "tp-2-1"}

@@ -5,10 +5,11 @@ from typing import Any
 
 from tunan.engine.cpu import configured
 from tunan.engine.cpu.attention import CpuAttentionImpl
-from tunan.engine.cpu.latent_rotation import is_scaled
+from tunan.engine.cpu.latent_weights import is_scaled
 from tunan.engine.cpu.packed_experts import mixture_of
 from tunan.engine.cpu.packed_linear import packed_of
 
+SCORES = ("softmax", "sigmoid")
 LATENT_LINEAR_LAYERS = (
     "self_attn.q_b_proj",
     "self_attn.q_proj",
@@ -45,23 +46,43 @@ def _latent_refusals(model: Any, config: Any) -> Iterator[str]:
         yield "attention is sparse"
     if getattr(model.config, "llama_4_scaling", None) is not None:
         yield "queries are scaled by their positions"
+    if getattr(config.model_config, "enable_return_routed_experts", False):
+        yield "routed experts are to be returned"
     for layer in model.model.layers:
-        yield from _of_latent_layer(layer)
+        yield from _of_latent_layer(layer, config.model_config.dtype)
 
 
-def _of_latent_layer(layer: Any) -> Iterator[str]:
-    # To the latents: quantised or not.
-    for name in ("self_attn.fused_qkv_a_proj", "self_attn.kv_a_proj_with_mqa"):
+def _of_latent_layer(layer: Any, dtype: Any) -> Iterator[str]:
+    # To the latents, quantised or not, and the router.
+    for name in ("self_attn.fused_qkv_a_proj", "self_attn.kv_a_proj_with_mqa", "mlp.gate"):
         yield from _of_bias(layer, name)
+        yield from _of_plain(layer, name, dtype)
     for name in LATENT_LINEAR_LAYERS:
         yield from _of_linear(layer, name)
     if layer.use_sequence_parallel_moe:
         yield "tokens are shared out among ranks"
-    if hasattr(layer.mlp, "experts") and mixture_of(layer.mlp.experts.routed_experts) is None:
-        yield "experts are neither W8A8 nor W4A8 of ours"
+    if hasattr(layer.mlp, "experts"):
+        yield from _of_experts(layer.mlp.experts)
     rotary = layer.self_attn.rotary_emb
     if not is_scaled(rotary):
         yield from _of_rotary(rotary)
+
+
+def _of_experts(runner: Any) -> Iterator[str]:
+    if mixture_of(runner.routed_experts) is None:
+        yield "experts are neither W8A8 nor W4A8 of ours"
+    router = runner.router
+    if not getattr(router, "use_grouped_topk", False) or router.scoring_func not in SCORES:
+        yield f"{type(router).__name__} routes otherwise than DeepSeek's"
+
+
+def _of_plain(layer: Any, name: str, dtype: Any) -> Iterator[str]:
+    found = _found(layer, name)
+    if found is None or packed_of(found) is not None:
+        return
+    weight = getattr(found, "weight", None)
+    if weight is None or weight.dim() != 2 or weight.dtype != dtype:
+        yield f"{name} has no weight of {dtype}"
 
 
 def _of_linear(layer: Any, name: str) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """vLLM's CPU_MLA backend with Tunan's kernel for decoding, and an int8 cache of latents.
 
 `--kv-cache-dtype int8_per_token_head` stores a token's latent and its rotary key as int8 with a
-float32 scale each: 584 bytes instead of 1152. Prefill stays vLLM's, which computes it from the new
-tokens alone: for CPU_MLA it allows neither chunks nor cached prefixes. What our kernel does not
-cover runs vLLM's.
+float32 scale each: 584 bytes instead of 1152. Prefill stays vLLM's, a prompt at a time. It computes
+from the new tokens alone: for CPU_MLA vLLM allows neither chunks nor cached prefixes. What our
+kernel does not cover runs vLLM's.
 
 Where a CPU has AMX, vLLM takes its AMX_MLA unless it is told CPU_MLA; that one has no int8 cache.
 """
@@ -20,6 +20,7 @@ from vllm.v1.kv_cache_interface import KVQuantMode
 from tunan.engine.cpu.attention import INT8
 from tunan.engine.cpu.log import logger
 from tunan.engine.cpu.process import start_threads
+from tunan.engine.cpu.prompts import one_by_one
 from tunan.engine.cpu.switch import VARIABLE, Switch
 from tunan.errors import UsageError
 from tunan.kernels import unavailable_reason
@@ -93,6 +94,31 @@ class CpuMlaImpl(CPUMLAImpl):  # type: ignore[misc]
         slots = slot_mapping.flatten()
         latents, keys = kv_c_normed[: len(slots)], k_pe[: len(slots)].flatten(1)
         write_latent(latents, keys, self.cache(kv_cache), slots)
+
+    def forward_mha(
+        self,
+        q: torch.Tensor,
+        kv_c_normed: torch.Tensor,
+        k_pe: torch.Tensor,
+        kv_c_and_k_pe_cache: torch.Tensor,
+        attn_metadata: Any,
+        k_scale: torch.Tensor,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+    ) -> None:
+        """vLLM's attention of prompts, one at a time, so that none depends on the others' size."""
+        every = [(slice(None), attn_metadata)]
+        for rows, one in every if self.stock_because else one_by_one(attn_metadata):
+            super().forward_mha(
+                q[rows],
+                kv_c_normed[rows],
+                k_pe[rows],
+                kv_c_and_k_pe_cache,
+                one,
+                k_scale,
+                output=output[rows],
+                output_scale=output_scale,
+            )
 
     def forward_mqa(
         self, q: Any, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any, layer: Any

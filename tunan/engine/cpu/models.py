@@ -13,7 +13,7 @@ from vllm.forward_context import get_forward_context
 from vllm.model_executor.models import deepseek_v2, llama, qwen2
 
 from tunan.engine import compat
-from tunan.engine.cpu import coverage, head
+from tunan.engine.cpu import coverage, head, kept_linear
 from tunan.engine.cpu.compiled import refuse_compiled_experts
 from tunan.engine.cpu.decoder import Batch, DecoderLayers
 from tunan.engine.cpu.latent_layers import LatentBatch, LatentLayers
@@ -47,6 +47,7 @@ class FusedForward:
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         self._vllm_config = vllm_config
+        kept_linear.keep(self, vllm_config.model_config.dtype)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Loads what is not packed already: what is, is neither read nor copied."""
@@ -123,12 +124,18 @@ def _batch_of_latents(
     names: tuple[str, ...], metadata: dict[str, Any], positions: torch.Tensor
 ) -> LatentBatch | None:
     found = metadata.get(names[0])
-    slots = get_forward_context().slot_mapping
-    if found is None or not isinstance(slots, dict):
+    by_name = get_forward_context().slot_mapping
+    if found is None or not isinstance(by_name, dict):
         return None
-    if found.causal is not True or found.num_actual_tokens != positions.shape[0]:
+    slots = by_name.get(names[0])
+    if any(metadata.get(name) is not found or by_name.get(name) is not slots for name in names):
         return None
-    return LatentBatch(positions, metadata, slots)
+    tokens = positions.shape[0]
+    if found.causal is not True or found.num_actual_tokens != tokens:
+        return None
+    if slots is None or slots.shape[0] < tokens:
+        return None
+    return LatentBatch(positions, found, slots)
 
 
 PLAIN = Family(coverage.refusal, DecoderLayers, _batch_of_tokens)

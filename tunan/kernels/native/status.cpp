@@ -19,4 +19,4 @@ Status fail(Status status, const char* format, ...) {
 
 TUNAN_API const char* tunan_last_error() { return tunan::last_error; }
 
-TUNAN_API int tunan_abi_version() { return 2; }
+TUNAN_API int tunan_abi_version() { return 3; }

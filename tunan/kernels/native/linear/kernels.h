@@ -13,8 +13,11 @@ namespace tunan {
 // Some rows of quantised activations, as many as fit the registers.
 struct RowTile {
     const int8_t* values;  // [K'/unit][rows][unit]
-    const int32_t* sums;   // per channel: [rows], over all inputs; grouped: [groups][rows]
-    const float* scales;   // [rows]
+    // What is added to sums of products for the zero point that weights are stored with: less it
+    // times the sum of the inputs, or less that sum alone where weights have zero points of their
+    // own. Per channel: [rows], over all inputs; grouped: [groups][rows].
+    const int32_t* shifts;
+    const float* scales;  // [rows]
     int rows;
 };
 

@@ -42,7 +42,8 @@ class PackedRows {
           rows_(rows),
           shape_(shape),
           tiles_(tiles),
-          sums_per_row_(std::max<int64_t>(shape.groups(), 1)) {}
+          sums_per_row_(std::max<int64_t>(shape.groups(), 1)),
+          zero_point_(zero_point(shape)) {}
 
     bool pack() {
         static thread_local Scratch values_scratch, sums_scratch, scales_scratch;
@@ -72,6 +73,13 @@ class PackedRows {
     }
 
   private:
+    // As RowTile's shifts have it.
+    static int32_t zero_point(const PackedShape& shape) {
+        if (shape.has_zeros) return 1;
+        if (shape.bits == 4) return 8;
+        return selected_linear_kernels().layout == WeightLayout::unsigned4 ? 128 : 0;
+    }
+
     int64_t source(int64_t m) const { return sources_ ? sources_[m] : m; }
     const int8_t* row(int64_t m) const {
         return x_.values + source(m) * activation_stride(x_.inputs);
@@ -113,7 +121,7 @@ class PackedRows {
                 const int64_t end = std::min((g + 1) * together, all);
                 int32_t sum = 0;
                 for (int64_t i = g * together; i < end; i++) sum += from[i];
-                to[g * tile.rows + m] = sum;
+                to[g * tile.rows + m] = -zero_point_ * sum;
             }
         }
     }
@@ -124,6 +132,7 @@ class PackedRows {
     const PackedShape& shape_;
     const std::vector<Tile>& tiles_;
     const int64_t sums_per_row_;
+    const int32_t zero_point_;
     int8_t* values_ = nullptr;
     int32_t* sums_ = nullptr;
     float* scales_ = nullptr;

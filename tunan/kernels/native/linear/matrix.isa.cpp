@@ -17,6 +17,8 @@ constexpr int kStepBytes = kPanel * 4;
 constexpr int kMostGroup = 128;
 // Groups whose sums are taken before they are added up, so that totals are read and written less.
 constexpr int kGroupsAtOnce = 4;
+// Packed weights are asked for so far ahead: unpacking gives the CPU's own prefetching no time.
+constexpr int kPrefetchBytes = 8192;
 // Every CPU with tiles has 2 MiB of second-level cache.
 constexpr int kBlockBytes = 1 << 20;
 
@@ -89,7 +91,7 @@ TUNAN_INLINE void sum_products(const uint8_t* weights, const int8_t* x, int rows
             add_products<SIGNED, 2, kX + 1, kWeights>();
             add_products<SIGNED, 3, kX + 1, kWeights + 1>();
         }
-        prefetch(x + 2 * kMostRows * STEP, kMostRows * STEP);
+        prefetch(x + 2 * rows * STEP, rows * STEP);
         weights += kPanel * STEP;
         x += rows * STEP;
     }
@@ -132,11 +134,11 @@ void per_channel8(const WeightPanel& panel, const RowTile& tile, const ResultTil
     const Floats scale[] = {load_floats(panel.scales), load_floats(panel.scales + kLanes)};
     const Floats bias[] = {load_floats(panel.bias), load_floats(panel.bias + kLanes)};
     for (int m = 0; m < tile.rows; m++) {
-        const Ints shift = broadcast(zero_point(8) * tile.sums[m]);
+        const Ints shift = broadcast(tile.shifts[m]);
         const Floats row_scale = broadcast(tile.scales[m]);
         Floats result[2];
         TUNAN_UNROLL for (int v = 0; v < 2; v++) {
-            const Floats exact = to_floats(subtract(load_ints(&sums[m][v * kLanes]), shift));
+            const Floats exact = to_floats(add(load_ints(&sums[m][v * kLanes]), shift));
             result[v] = multiply_add(multiply(exact, scale[v]), row_scale, bias[v]);
         }
         write_row(to, m, result[0], result[1]);
@@ -151,7 +153,9 @@ TUNAN_INLINE void unpack(const uint8_t* packed, const uint8_t* zeros, int group,
         const Ints zero = zeros ? multiply(widen_u8(zeros + half * kLanes), broadcast(0x01010101))
                                 : broadcast(0x08080808);
         for (int k = 0; k < group; k += 8) {
-            const Bytes pairs = load_bytes(packed + k / 8 * kStepBytes + at);
+            const uint8_t* from = packed + k / 8 * kStepBytes + at;
+            const Bytes pairs = load_bytes(from);
+            __builtin_prefetch(from + kPrefetchBytes);
             uint8_t* step = to + k / 4 * kStepBytes + at;
             store_bytes(step, subtract_bytes(low_nibbles(pairs), zero));
             store_bytes(step + kStepBytes, subtract_bytes(high_nibbles(pairs), zero));
@@ -172,7 +176,7 @@ void unpack_panel(const WeightPanel& panel, uint8_t* to) {
 // Adds the sums of GROUPS groups to the totals, one after the other; FIRST: the totals are not set.
 template <int BITS, int GROUPS, bool FIRST>
 TUNAN_INLINE void add_groups(const WeightPanel& panel, const GroupSizes& sizes,
-                             const uint8_t* group, const int32_t* input_sums, int rows,
+                             const uint8_t* group, const int32_t* shifts, int rows,
                              const Sums* sums, ResultRows<kMostRows>& totals) {
     Floats scale[GROUPS][2];
     TUNAN_UNROLL for (int g = 0; g < GROUPS; g++) {
@@ -187,8 +191,7 @@ TUNAN_INLINE void add_groups(const WeightPanel& panel, const GroupSizes& sizes,
             TUNAN_UNROLL for (int g = 0; g < GROUPS; g++) {
                 Ints exact = load_ints(&sums[g][m][v * kLanes]);
                 if constexpr (BITS == 8) {  // those of 4 bits have theirs subtracted
-                    const int32_t shift = zero_point(8) * input_sums[g * rows + m];
-                    exact = subtract(exact, broadcast(shift));
+                    exact = add(exact, broadcast(shifts[g * rows + m]));
                 }
                 total = multiply_add(to_floats(exact), scale[g][v], total);
             }
@@ -221,7 +224,7 @@ void grouped_in_steps(const WeightPanel& panel, const RowTile& tile, const Resul
     const auto add = [&](auto count, auto first, int64_t g) {
         for (int i = 0; i < count(); i++) take_sums(g + i, sums[i]);
         add_groups<BITS, count(), first()>(panel, sizes, panel.data + g * sizes.all,
-                                           tile.sums + g * tile.rows, tile.rows, sums, totals);
+                                           tile.shifts + g * tile.rows, tile.rows, sums, totals);
     };
     constexpr std::integral_constant<int, kGroupsAtOnce> many;
     constexpr std::integral_constant<int, 1> one;

@@ -96,7 +96,7 @@ void grouped(const WeightPanel& panel, const RowTile& tile, const ResultTile& to
         TUNAN_UNROLL for (int m = 0; m < ROWS; m++) totals[m][0] = totals[m][1] = broadcast(0.0f);
         const uint8_t* scales = panel.data;
         const int8_t* x = tile.values;
-        const int32_t* input_sums = tile.sums;
+        const int32_t* shifts = tile.shifts;
         for (int64_t k = 0; k < panel.depth; k += panel.group) {
             const uint8_t* zeros = scales + sizes.scales;
             Ints exact[ROWS][2];
@@ -104,17 +104,16 @@ void grouped(const WeightPanel& panel, const RowTile& tile, const ResultTile& to
             TUNAN_UNROLL for (int v = 0; v < 2; v++) {
                 const int at = n + v * kLanes;
                 const Floats scale = load_group_scale(panel, scales, at);
-                const Ints zero =
-                    panel.has_zeros ? widen_u8(zeros + at) : broadcast(zero_point(BITS));
                 TUNAN_UNROLL for (int m = 0; m < ROWS; m++) {
-                    const Ints shift = multiply(zero, broadcast(input_sums[m]));
-                    const Floats sum = to_floats(subtract(exact[m][v], shift));
+                    Ints shift = broadcast(shifts[m]);
+                    if (panel.has_zeros) shift = multiply(shift, widen_u8(zeros + at));
+                    const Floats sum = to_floats(add(exact[m][v], shift));
                     totals[m][v] = multiply_add(sum, scale, totals[m][v]);
                 }
             }
             scales += sizes.all;
             x += ROWS * panel.group;
-            input_sums += ROWS;
+            shifts += ROWS;
         }
         TUNAN_UNROLL for (int v = 0; v < 2; v++) {
             const int at = n + v * kLanes;

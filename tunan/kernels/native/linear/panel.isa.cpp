@@ -15,21 +15,25 @@ constexpr int kVectorBytes = kLanes * kUnit;
 constexpr int kStepBytes = kPanel * kUnit;  // weights of one unit of inputs, in all 32 channels
 constexpr int kGroupOfSums = 32;
 constexpr int kBlockBytes = 512 << 10;
+// Where matrix registers take over: two rows fill those of row pairs; tiles are worth their loading
+// where the vectors need a second tile of rows.
 #ifdef TUNAN_HAS_ROW_PAIRS
 constexpr int kMatrixRows = 2;
 #else
-constexpr int kMatrixRows = 16;
+constexpr int kMatrixRows = kMaxRows + 1;
 #endif
-// Far enough for memory, near enough not to be evicted; one row needs none, it does nothing but
-// read.
+// Dot products in flight that hide the latency of one.
+constexpr int kEnoughSums = 8;
+// Far enough for memory, near enough not to be evicted; into the second-level cache, whose misses
+// the CPU can have more of on their way than of the first. A row of 8 bits needs none: it does
+// nothing but read.
 constexpr int kPrefetchBytes = 8192;
-constexpr int kPrefetchRows = 5;
+constexpr int kSecondLevel = 2;
 
 template <int ROWS>
 TUNAN_INLINE void prefetch(const uint8_t* weights) {
-    if constexpr (ROWS < kPrefetchRows) return;
     for (int i = 0; i < kVectorBytes * vectors_at_once(ROWS); i += 64) {
-        __builtin_prefetch(weights + kPrefetchBytes + i);
+        __builtin_prefetch(weights + kPrefetchBytes + i, 0, kSecondLevel);
     }
 }
 
@@ -52,11 +56,10 @@ TUNAN_INLINE void step8(Ints (&sums)[ROWS][VECTORS], const uint8_t* weights, con
     }
 }
 
-// Sums over `depth` inputs, a multiple of 2 * kUnit.
+// Adds products over `depth` inputs, a multiple of 2 * kUnit, to the sums.
 template <int ROWS, int VECTORS>
 TUNAN_INLINE void accumulate8(Ints (&sums)[ROWS][VECTORS], const uint8_t* weights, const int8_t* x,
                               int64_t depth) {
-    clear(sums);
     if constexpr (ROWS == 1) {
         // One row has too few sums to hide a dot product's latency: twice as many, added at the
         // end.
@@ -79,36 +82,57 @@ TUNAN_INLINE void accumulate8(Ints (&sums)[ROWS][VECTORS], const uint8_t* weight
     }
 }
 
+// Adds products over `depth` inputs, a multiple of kGroupOfSums, to the sums.
 template <int ROWS, int VECTORS>
 TUNAN_INLINE void accumulate4(Ints (&sums)[ROWS][VECTORS], const uint8_t* weights, const int8_t* x,
                               int64_t depth) {
-    Ints others[ROWS == 1 ? 1 : ROWS][VECTORS];
-    clear(sums);
-    if constexpr (ROWS == 1) clear(others);
-    _Pragma("GCC unroll 4") for (int64_t k = 0; k < depth; k += 2 * kUnit) {
-        prefetch<ROWS>(weights);
-        Bytes pairs[VECTORS];
-        TUNAN_UNROLL for (int v = 0; v < VECTORS; v++) {
-            pairs[v] = load_bytes(weights + v * kVectorBytes);
-        }
-        TUNAN_UNROLL for (int m = 0; m < ROWS; m++) {
-            const Bytes four = broadcast_bytes(x + m * kUnit);
+    // Few sums do not hide a dot product's latency: twice as many, added at the end.
+    constexpr bool split = ROWS == 1 || ROWS * VECTORS < kEnoughSums;
+    Ints others[ROWS][VECTORS];
+    if constexpr (split) clear(others);
+    auto& high_sums = *(split ? &others : &sums);
+    for (int64_t k = 0; k < depth; k += kGroupOfSums) {
+        TUNAN_UNROLL for (int i = 0; i < kGroupOfSums; i += 2 * kUnit) {
+            prefetch<ROWS>(weights);
+            Bytes pairs[VECTORS];
             TUNAN_UNROLL for (int v = 0; v < VECTORS; v++) {
-                sums[m][v] = dot_nibbles(sums[m][v], low_nibbles(pairs[v]), four);
+                pairs[v] = load_bytes(weights + v * kVectorBytes);
             }
-        }
-        TUNAN_UNROLL for (int m = 0; m < ROWS; m++) {
-            const Bytes four = broadcast_bytes(x + (ROWS + m) * kUnit);
-            TUNAN_UNROLL for (int v = 0; v < VECTORS; v++) {
-                Ints& to = ROWS == 1 ? others[0][v] : sums[m][v];
-                to = dot_nibbles(to, high_nibbles(pairs[v]), four);
+            TUNAN_UNROLL for (int m = 0; m < ROWS; m++) {
+                const Bytes four = broadcast_bytes(x + m * kUnit);
+                TUNAN_UNROLL for (int v = 0; v < VECTORS; v++) {
+                    sums[m][v] = dot_nibbles(sums[m][v], low_nibbles(pairs[v]), four);
+                }
             }
+            TUNAN_UNROLL for (int m = 0; m < ROWS; m++) {
+                const Bytes four = broadcast_bytes(x + (ROWS + m) * kUnit);
+                TUNAN_UNROLL for (int v = 0; v < VECTORS; v++) {
+                    high_sums[m][v] = dot_nibbles(high_sums[m][v], high_nibbles(pairs[v]), four);
+                }
+            }
+            weights += kStepBytes;
+            x += 2 * ROWS * kUnit;
         }
-        weights += kStepBytes;
-        x += 2 * ROWS * kUnit;
     }
-    if constexpr (ROWS == 1) {
-        TUNAN_UNROLL for (int v = 0; v < VECTORS; v++) sums[0][v] = add(sums[0][v], others[0][v]);
+    if constexpr (split) {
+        TUNAN_UNROLL for (int m = 0; m < ROWS; m++) {
+            TUNAN_UNROLL for (int v = 0; v < VECTORS; v++) {
+                sums[m][v] = add(sums[m][v], others[m][v]);
+            }
+        }
+    }
+}
+
+// What sums of products begin with, since weights are stored plus a zero point: RowTile's shifts,
+// times the zero points where weights have their own.
+template <int ROWS, int VECTORS>
+TUNAN_INLINE void begin_sums(Ints (&sums)[ROWS][VECTORS], const int32_t* shifts,
+                             const uint8_t* zeros) {
+    TUNAN_UNROLL for (int m = 0; m < ROWS; m++) {
+        TUNAN_UNROLL for (int v = 0; v < VECTORS; v++) {
+            sums[m][v] = broadcast(shifts[m]);
+            if (zeros) sums[m][v] = multiply(sums[m][v], widen_u8(zeros + v * kLanes));
+        }
     }
 }
 
@@ -118,14 +142,14 @@ void per_channel8(const WeightPanel& panel, const RowTile& tile, const ResultTil
     ResultRows<ROWS> results;
     for (int n = 0; n < kPanel; n += vectors * kLanes) {
         Ints sums[ROWS][vectors];
+        begin_sums(sums, tile.shifts, nullptr);
         accumulate8(sums, panel.data + n * kUnit, tile.values, panel.depth);
         TUNAN_UNROLL for (int v = 0; v < vectors; v++) {
             const int at = n + v * kLanes;
             const Floats scale = load_floats(panel.scales + at),
                          bias = load_floats(panel.bias + at);
             TUNAN_UNROLL for (int m = 0; m < ROWS; m++) {
-                const Ints exact = subtract(sums[m][v], broadcast(zero_point(8) * tile.sums[m]));
-                const Floats scaled = multiply(to_floats(exact), scale);
+                const Floats scaled = multiply(to_floats(sums[m][v]), scale);
                 store(&results[m][at], multiply_add(scaled, broadcast(tile.scales[m]), bias));
             }
         }
@@ -145,30 +169,26 @@ void grouped(const WeightPanel& panel, const RowTile& tile, const ResultTile& to
         }
         const uint8_t* scales = panel.data;
         const int8_t* x = tile.values;
-        const int32_t* input_sums = tile.sums;
+        const int32_t* shifts = tile.shifts;
         for (int64_t k = 0; k < panel.depth; k += panel.group) {
             const uint8_t* zeros = scales + sizes.scales;
             const uint8_t* weights = zeros + sizes.zeros + n * kUnit;
             Ints sums[ROWS][vectors];
+            begin_sums(sums, shifts, panel.has_zeros ? zeros + n : nullptr);
             if constexpr (BITS == 4) {
                 accumulate4(sums, weights, x, panel.group);
             } else {
                 accumulate8(sums, weights, x, panel.group);
             }
             TUNAN_UNROLL for (int v = 0; v < vectors; v++) {
-                const int at = n + v * kLanes;
-                const Floats scale = load_group_scale(panel, scales, at);
+                const Floats scale = load_group_scale(panel, scales, n + v * kLanes);
                 TUNAN_UNROLL for (int m = 0; m < ROWS; m++) {
-                    const Ints shift =
-                        panel.has_zeros ? multiply(widen_u8(zeros + at), broadcast(input_sums[m]))
-                                        : broadcast(zero_point(BITS) * input_sums[m]);
-                    const Floats exact = to_floats(subtract(sums[m][v], shift));
-                    totals[m][v] = multiply_add(exact, scale, totals[m][v]);
+                    totals[m][v] = multiply_add(to_floats(sums[m][v]), scale, totals[m][v]);
                 }
             }
             scales += sizes.all;
             x += ROWS * panel.group;
-            input_sums += ROWS;
+            shifts += ROWS;
         }
         TUNAN_UNROLL for (int v = 0; v < vectors; v++) {
             const int at = n + v * kLanes;

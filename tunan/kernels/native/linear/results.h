@@ -11,11 +11,6 @@
 namespace tunan::TUNAN_ISA {
 namespace {
 
-constexpr int zero_point(int bits) {
-    if (bits == 4) return 8;
-    return kWeightsAreUnsigned ? 128 : 0;
-}
-
 template <int ROWS>
 using ResultRows = float[ROWS][kPanel];
 

@@ -5,6 +5,7 @@
 
 #include "float_type.h"
 #include "isa.h"
+#include "moe/moe.h"
 
 namespace tunan {
 
@@ -13,6 +14,8 @@ struct ExpertKernels {
     void (*add_weighted)(float* totals, const void* row, FloatType type, float weight,
                          int64_t size);
     void (*store)(const float* totals, void* row, FloatType type, int64_t size);
+    // Elements [first, last) of both.
+    void (*add_up)(const AddExpertsCall& call, int64_t first, int64_t last);
 };
 
 }  // namespace tunan

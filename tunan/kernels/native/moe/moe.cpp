@@ -248,6 +248,12 @@ class Experts {
 
 Status run_experts(const ExpertsCall& call) { return Experts(call).run(); }
 
+void add_up_experts(const AddExpertsCall& call) {
+    const ExpertKernels& kernels = selected_kernels();
+    parallel_for(call.size, kChunkBytes,
+                 [&](int64_t begin, int64_t end, int) { kernels.add_up(call, begin, end); });
+}
+
 }  // namespace tunan
 
 TUNAN_API int tunan_experts(const tunan::ExpertsCall* call) {

@@ -32,6 +32,18 @@ struct ExpertsCall {
 
 Status run_experts(const ExpertsCall& call);
 
+// routed[i] = shared[i] + routed[i] * scale, or routed[i] * scale without shared experts: each step
+// rounded to the type.
+struct AddExpertsCall {
+    void* routed;
+    const void* shared;  // or null
+    FloatType type;
+    float scale;
+    int64_t size;
+};
+
+void add_up_experts(const AddExpertsCall& call);
+
 }  // namespace tunan
 
 TUNAN_API int tunan_experts(const tunan::ExpertsCall* call);

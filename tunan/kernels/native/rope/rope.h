@@ -11,7 +11,7 @@
 namespace tunan {
 
 // Rotates the first `rotary_size` elements of every query and key head in place. Head h of token t
-// starts at element t token_stride + h head_stride. Computed in float32, rounded once.
+// starts at element t token_stride + h head_stride. Computed in float32, rounded once, or in steps.
 struct Rotation {
     void* query;               // or null
     void* key;                 // or null
@@ -24,7 +24,8 @@ struct Rotation {
     int32_t head_size, rotary_size;  // rotary_size is even
     int32_t type;                    // FloatType of query and key
     int32_t cos_sin_type;
-    int32_t neox;  // 1: halves are rotated, 0: neighbours
+    int32_t neox;      // 1: halves are rotated, 0: neighbours
+    int32_t in_steps;  // 1: both products are rounded to the type before they are added
 };
 
 // Keys and values of tokens go to the slots (block block_size + offset) of the cache; a negative

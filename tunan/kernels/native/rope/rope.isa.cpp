@@ -23,29 +23,40 @@ TUNAN_INLINE void store_one(void* data, FloatType type, int64_t i, float value) 
     }
 }
 
+template <FloatType kType, bool kInSteps>
+TUNAN_INLINE float step(float value) {
+    if constexpr (kInSteps && kType == FloatType::bf16) return float_of_bf16(bf16_of_float(value));
+    if constexpr (kInSteps && kType == FloatType::f16) return float_of_f16(f16_of_float(value));
+    return value;
+}
+
 // Rotates the pairs (i, i + step of the pairing) of one head by the angles of cosine and sine.
-template <FloatType kType, bool kNeox>
+template <FloatType kType, bool kNeox, bool kInSteps>
 TUNAN_INLINE void rotate_head(void* head, int half, const float* cosine, const float* sine) {
+    constexpr auto rounded = step<kType, kInSteps>;
     for (int i = 0; i < half; ++i) {
         const int first = kNeox ? i : 2 * i, second = kNeox ? i + half : 2 * i + 1;
         const float a = load_one(head, kType, first), b = load_one(head, kType, second);
-        store_one(head, kType, first, a * cosine[i] - b * sine[i]);
-        store_one(head, kType, second, b * cosine[i] + a * sine[i]);
+        store_one(head, kType, first, rounded(a * cosine[i]) - rounded(b * sine[i]));
+        store_one(head, kType, second, rounded(b * cosine[i]) + rounded(a * sine[i]));
     }
 }
 
-template <FloatType kType, bool kNeox>
+template <FloatType kType, bool kNeox, bool kInSteps>
 void rotate_heads(void* data, int64_t start, int heads, int64_t stride, int half,
                   const float* cosine, const float* sine) {
     for (int h = 0; h < heads; ++h) {
         char* head = static_cast<char*>(data) + (start + h * stride) * float_bytes(kType);
-        rotate_head<kType, kNeox>(head, half, cosine, sine);
+        rotate_head<kType, kNeox, kInSteps>(head, half, cosine, sine);
     }
 }
 
 template <FloatType kType>
 void rotate_all(const Rotation& r, int64_t token, const float* cosine, const float* sine) {
-    const auto rotate = r.neox ? rotate_heads<kType, true> : rotate_heads<kType, false>;
+    const auto rotate =
+        r.neox
+            ? (r.in_steps ? rotate_heads<kType, true, true> : rotate_heads<kType, true, false>)
+            : (r.in_steps ? rotate_heads<kType, false, true> : rotate_heads<kType, false, false>);
     const int half = r.rotary_size / 2;
     if (r.query)
         rotate(r.query, token * r.query_token_stride, r.query_heads, r.query_head_stride, half,
