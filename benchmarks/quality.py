@@ -5,8 +5,10 @@
 
 Each scheme is one `tunan convert --report` in a process of its own, on 16384 tokens of the
 shipped text that nothing is fitted on; its seconds are the conversion's with the report, its peak
-is of resident memory, the pages of mapped files included. The cache is rounded as
-`int8_per_token_head` rounds it, in the unquantised model. Writes benchmarks/results/quality.json.
+is of resident memory, the pages of mapped files included. Two cases are of the unquantised model:
+the cache is rounded as `int8_per_token_head` rounds it; weights alone become int4 to nearest,
+inputs staying as they are, which is what a second rounding of the source's own four bits costs.
+Writes benchmarks/results/quality.json.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ from tests.sample import sample_gguf
 
 if TYPE_CHECKING:
     import torch
+
+    LogProbs = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 RESULTS = Path(__file__).with_name("results") / "quality.json"
 TOKENS = 16384
@@ -40,12 +44,21 @@ SCHEMES: Mapping[str, tuple[tuple[str, ...], float]] = {
         ("--quantize", "w4a8", "--method", "fitted", "--rotate"),
         0.03,
     ),
+    "w4a8 g32, fitted, 6 bits": (
+        ("--quantize", "w4a8", "--method", "fitted", "--average-bits", "6"),
+        0.03,
+    ),
+    "w4a8 g32, fitted, 6.5 bits": (
+        ("--quantize", "w4a8", "--method", "fitted", "--average-bits", "6.5"),
+        0.03,
+    ),
     "w4a8 g128, fitted": (
         ("--quantize", "w4a8", "--group-size", "128", "--method", "fitted"),
         0.03,
     ),
 }
 CACHE, CACHE_BAR = "int8 KV cache", 0.001
+WEIGHTS, WEIGHTS_BAR = "int4 g32, nearest, weights alone", 0.03
 KEPT = ("tokens", "perplexity_before", "perplexity", "perplexity_increase", "standard_error")
 _CONVERT = """
 import json, resource, sys, time
@@ -70,6 +83,8 @@ def main() -> None:
     for name, (options, bar) in SCHEMES.items():
         if args.only in name:
             _keep(name, _converted(source, options, args.tokens) | {"bar": bar})
+    if args.only in WEIGHTS:
+        _keep(WEIGHTS, _weights_alone(source, args.tokens) | {"bar": WEIGHTS_BAR})
     if args.only in CACHE:
         _keep(CACHE, _cache(source, args.tokens) | {"bar": CACHE_BAR})
 
@@ -78,7 +93,7 @@ def _keep(name: str, found: dict[str, Any]) -> None:
     """Written at once, so that a run that is cut short keeps what it has."""
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
     cases = results.get("cases", {}) | {name: found}
-    order = [known for known in (*SCHEMES, CACHE) if known in cases]
+    order = [known for known in (*SCHEMES, WEIGHTS, CACHE) if known in cases]
     results = {
         "machine": describe_machine(),
         "model": "SmolLM2-135M-Instruct, from its Q4_1 GGUF",
@@ -103,15 +118,38 @@ def _converted(source: Path, options: tuple[str, ...], tokens: int) -> dict[str,
 
 
 def _cache(source: Path, tokens: int) -> dict[str, Any]:
-    from tunan.checkpoint.quantize.report import Comparison, logprobs, measured_text
+    from tunan.checkpoint.quantize.report import logprobs, measured_text
     from tunan.checkpoint.quantize.running import run_source
     from tunan.checkpoint.source import open_source
 
-    running, text, found = run_source(open_source(source)), measured_text(), Comparison()
+    running, text = run_source(open_source(source)), measured_text()
     exact = logprobs(running, text, tokens)
-    for (_, before), (targets, now) in zip(
-        exact, logprobs(running, text, tokens, _rounding_cache), strict=True
-    ):
+    return _compared(exact, logprobs(running, text, tokens, _rounding_cache))
+
+
+def _weights_alone(source: Path, tokens: int) -> dict[str, Any]:
+    from tunan.checkpoint.quantize.report import logprobs, measured_text
+    from tunan.checkpoint.quantize.rounding import restored, round_to_scales, scales_of
+    from tunan.checkpoint.quantize.running import run_source
+    from tunan.checkpoint.quantize.scheme import QUANTISATIONS
+    from tunan.checkpoint.quantize.which_layers import is_quantised
+    from tunan.checkpoint.source import open_source
+
+    opened, text, scheme = open_source(source), measured_text(), QUANTISATIONS["w4a8"].weights
+    exact, rounded = run_source(opened), run_source(opened)
+    for name, parameter in rounded.model.named_parameters():
+        if is_quantised(opened.config, name, tuple(parameter.shape)):
+            weight = parameter.data
+            scales = scales_of(weight, scheme)
+            weight.copy_(restored(round_to_scales(weight, scales, scheme), scales))
+    return _compared(logprobs(exact, text, tokens), logprobs(rounded, text, tokens))
+
+
+def _compared(exact: "LogProbs", rounded: "LogProbs") -> dict[str, Any]:
+    from tunan.checkpoint.quantize.report import Comparison
+
+    found = Comparison()
+    for (_, before), (targets, now) in zip(exact, rounded, strict=True):
         found.add(targets, before, now)
     quality = found.quality(text="").model_dump()
     return {key: quality[key] for key in (*KEPT, "kl_divergence", "greedy_agreement")}

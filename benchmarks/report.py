@@ -35,6 +35,10 @@ CHINESE: Mapping[str, str] = {
     "precision": "精确率",
     "recall": "召回率",
     "rank that failed first": "最先失败的 rank 正确",
+    "posted, batch 1, named at first": "网上帖子，第 1 批，首次即说对",
+    "posted, batch 2, named at first": "网上帖子，第 2 批，首次即说对",
+    "posted, named wrongly at first": "网上帖子，首次说错",
+    "posted, logs named now": "网上帖子，现在说对的日志",
     "small: seconds": "小日志：秒",
     "small: CPU seconds": "小日志：CPU 秒",
     "small: peak MiB": "小日志：峰值 MiB",
@@ -114,6 +118,9 @@ CHINESE: Mapping[str, str] = {
     "w4a8 g32, fitted": "w4a8 g32，fitted",
     "w4a8 g32, fitted, rotated": "w4a8 g32，fitted，旋转",
     "w4a8 g128, fitted": "w4a8 g128，fitted",
+    "w4a8 g32, fitted, 6 bits": "w4a8 g32，fitted，6 位",
+    "w4a8 g32, fitted, 6.5 bits": "w4a8 g32，fitted，6.5 位",
+    "int4 g32, nearest, weights alone": "int4 g32，就近，只舍入权重",
     "int8 KV cache": "int8 KV 缓存",
     "scenario": "场景",
     "replicas": "副本",
@@ -295,12 +302,30 @@ def _diagnose(content: Any) -> Rows:
         ("precision", f"{accuracy['precision']:.3f}"),
         ("recall", f"{accuracy['recall']:.3f}"),
         ("rank that failed first", ranks),
+        *_posted(content["posts"]),
     ]
     for name, found in content["speed"].items():
         rows.append((f"{name}: seconds", _spread(found["seconds"], "least", "most")))
         rows.append((f"{name}: CPU seconds", _spread(found["cpu_seconds"], "least", "most")))
         rows.append((f"{name}: peak MiB", found["peak_mib"]))
     return rows
+
+
+def _posted(batches: Any) -> Rows:
+    """Of errors that people posted: what was named before it was worked on, and now."""
+    rows: Rows = [
+        (f"posted, {name}, named at first", f"{b['named_at_first']} / {b['with_a_cause_to_name']}")
+        for name, b in batches.items()
+    ]
+    wrong, now, logs = (
+        sum(batch[figure] for batch in batches.values())
+        for figure in ("named_wrongly_at_first", "named_now", "logs_now")
+    )
+    return [
+        *rows,
+        ("posted, named wrongly at first", wrong),
+        ("posted, logs named now", f"{now} / {logs}"),
+    ]
 
 
 def _kv(content: Any) -> Rows:

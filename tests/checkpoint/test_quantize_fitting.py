@@ -57,7 +57,7 @@ def correlated(rows: int, columns: int) -> torch.Tensor:
 @pytest.mark.parametrize("scheme", [INT8, INT4], ids=["int8", "int4"])
 def test_gptq_s_outputs_are_nearer_than_those_of_the_nearest(scheme: WeightScheme) -> None:
     inputs, weight = correlated(600, 192), torch.randn(48, 192)
-    integers, scales = gptq(weight, inputs.T @ inputs / len(inputs), scheme)
+    integers, scales = gptq(weight, inputs.T @ inputs / len(inputs), len(inputs), scheme)
     assert integers.dtype == torch.int8
     assert scales.shape == (48, scheme.groups(192))
     assert int(integers.min()) >= scheme.lowest
@@ -77,10 +77,22 @@ def test_where_inputs_tell_nothing_of_each_other_gptq_rounds_to_nearest(
     scheme: WeightScheme,
 ) -> None:
     weight = torch.randn(20, 192, generator=torch.Generator().manual_seed(1))
-    integers, scales = gptq(weight, torch.eye(192), scheme)
+    integers, scales = gptq(weight, torch.eye(192), 1000, scheme)
     own = scales_of(weight, scheme)
     assert torch.equal(scales, own)
     assert torch.equal(integers, round_to_scales(weight, own, scheme))
+
+
+def test_few_tokens_do_not_make_other_texts_worse_than_rounding_to_nearest() -> None:
+    inputs, weight = correlated(4000, 192), torch.randn(48, 192)
+    few, others = inputs[:100], inputs[100:]
+    integers, scales = gptq(weight, few.T @ few / len(few), len(few), INT4)
+    own = scales_of(weight, INT4)
+    nearest = restored(round_to_scales(weight, own, INT4), own)
+    errors = [
+        float((others @ (kept - weight).T).norm()) for kept in (restored(integers, scales), nearest)
+    ]
+    assert errors[0] < errors[1]
 
 
 @pytest.mark.parametrize("scheme", [INT8, INT4], ids=["int8", "int4"])
@@ -100,7 +112,7 @@ def test_scales_are_chosen_for_the_columns_that_matter(scheme: WeightScheme) -> 
 def test_gptq_s_integers_stay_in_the_columns_of_their_weights() -> None:
     weight, inputs = torch.randn(16, 128), correlated(400, 128)
     inputs[:, 100] *= 30  # goes first
-    integers, scales = gptq(weight, inputs.T @ inputs / 400, INT4)
+    integers, scales = gptq(weight, inputs.T @ inputs / 400, 400, INT4)
     difference = (restored(integers, scales) - weight).abs() / scales.repeat_interleave(32, 1)
     assert float(difference[:, 100].max()) <= 0.51  # to nearest, or where the scale cuts
 
@@ -108,7 +120,7 @@ def test_gptq_s_integers_stay_in_the_columns_of_their_weights() -> None:
 def test_gptq_takes_inputs_that_are_always_zero() -> None:
     inputs = correlated(300, 64)
     inputs[:, 5] = 0
-    integers, scales = gptq(torch.randn(8, 64), inputs.T @ inputs / 300, INT8)
+    integers, scales = gptq(torch.randn(8, 64), inputs.T @ inputs / 300, 300, INT8)
     assert torch.isfinite(restored(integers, scales)).all()
 
 

@@ -73,6 +73,11 @@ def test_values_that_are_no_numbers_are_refused(model: Path, calibration: Calibr
         observed_scales(running, calibration.text)
 
 
+def test_a_text_of_no_tokens_is_refused(model: Path) -> None:
+    with pytest.raises(CheckFailedError, match="fewer than two tokens"):
+        next(run_source(open_source(model)).windows("", 100))
+
+
 @pytest.mark.parametrize("scheme", [None, "w8a8"])
 def test_every_layer_has_its_scales_and_a_description_says_so(
     model: Path, calibration: Calibration, scheme: str | None, tmp_path: Path
@@ -106,13 +111,6 @@ def test_the_text_decides_the_checkpoint(model: Path, calibration: Calibration) 
     again = with_cache_scales(open_source(model), calibration)
     other = with_cache_scales(open_source(model), Calibration())
     assert first.fingerprint() == again.fingerprint() != other.fingerprint()
-
-
-def test_a_text_of_no_words_is_refused(model: Path, tmp_path: Path) -> None:
-    empty = tmp_path / "empty.txt"
-    empty.write_text("")
-    with pytest.raises(CheckFailedError, match="fewer than two tokens"):
-        with_cache_scales(open_source(model), Calibration(empty))
 
 
 @pytest.mark.parametrize(

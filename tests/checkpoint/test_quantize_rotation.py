@@ -11,7 +11,8 @@ from tests.checkpoint.sources import run_conversion
 from tests.models import write_llama, write_qwen2
 from tests.quantised import load_blocks
 from tunan.checkpoint.convert import ConvertOptions
-from tunan.checkpoint.quantize.fitting import Fitted, FittedSource, fit
+from tunan.checkpoint.quantize.fitted_source import Fitted, FittedSource
+from tunan.checkpoint.quantize.fitting import fit
 from tunan.checkpoint.quantize.kv_cache import Calibration
 from tunan.checkpoint.quantize.report import measured_text
 from tunan.checkpoint.quantize.rotation import EMBEDDING, HEAD, Rotation, orthogonal

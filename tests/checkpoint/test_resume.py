@@ -1,5 +1,6 @@
 """Conversions that are cut short: killed, out of space, with a source that goes away."""
 
+import errno
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from tests.models import write_llama
 from tunan.checkpoint.convert import ConvertOptions
 from tunan.checkpoint.destination import Destination
 from tunan.checkpoint.manifest import Manifest
-from tunan.errors import CheckFailedError, UsageError
+from tunan.errors import CheckFailedError, OutsideError, UsageError
 
 OPTIONS = ConvertOptions(block_bytes=300_000, workers=1, name="same", tensor_parallel=2)
 
@@ -176,8 +177,7 @@ def test_a_disk_that_fills_up_keeps_what_is_finished_for_the_next_run(
     assert Manifest.read(small_disk / "out") == outcome.manifest
 
 
-def test_a_limit_on_file_sizes_reads_like_a_full_disk(source: Path, tmp_path: Path) -> None:
-    """Where no file system can be mounted: the kernel refuses to let a file grow."""
+def test_a_limit_on_file_sizes_is_not_called_a_full_disk(source: Path, tmp_path: Path) -> None:
     command = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
         "from pathlib import Path; from tests.checkpoint.sources import run_conversion;"
@@ -190,8 +190,27 @@ def test_a_limit_on_file_sizes_reads_like_a_full_disk(source: Path, tmp_path: Pa
         cwd=Path(__file__).parents[2],
     )
     last = run.stderr.strip().splitlines()[-1]
-    assert re.search(r"CheckFailedError: .*out\.partial: no space left \(File too large\)", last)
+    assert re.search(r"CheckFailedError: .*out\.partial: a limit on the size of files", last)
+    assert "ulimit -f" in last
+    assert "no space left" not in last
     assert not (tmp_path / "out").exists()
+
+
+def test_an_error_before_the_first_block_promises_nothing(source: Path, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(CheckFailedError, match="Input/output error; run the same") as raised:
+        run_conversion(source, tmp_path / "out", OPTIONS, Recorder(on_begin=fail))
+    assert "kept" not in str(raised.value)
+
+
+def test_what_may_not_be_written_is_said_with_what_to_do(source: Path, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "/there")
+
+    with pytest.raises(OutsideError, match=r"/there: Read-only .*choose another directory"):
+        run_conversion(source, tmp_path / "out", OPTIONS, Recorder(on_begin=fail))
 
 
 def test_a_crash_at_the_very_end_costs_no_block(

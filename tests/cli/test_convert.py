@@ -211,6 +211,20 @@ def test_a_rotated_checkpoint_says_so(
     assert "rotated, smoothed, rounded by GPTQ on own.txt" in capsys.readouterr().out
 
 
+FITTED_W8A8 = ("--quantize", "w8a8", "--method", "fitted")
+FITTED_W4A8 = ("--quantize", "w4a8", "--method", "fitted")
+
+
+def test_a_mixed_checkpoint_says_how_many_layers_are_in_int8(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "own.txt"
+    text.write_text("Its back measures who knows how many thousand li. " * 9)
+    words = (*FITTED_W4A8, "--average-bits", "6", "--calibrate", text)
+    assert run(source, tmp_path / "out", *words, "--no-report") == 0
+    assert "layers in int8, up to 6 bits a weight" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -223,8 +237,20 @@ def test_a_rotated_checkpoint_says_so(
         (("--calibrate", "text"), "--calibrate is for an int8 cache and fitted weights"),
         (("--method", "fitted"), "--method is for quantised weights"),
         (("--quantize", "w8a8", "--rotate"), "--rotate is for fitted weights"),
+        (("--average-bits", "6"), "--average-bits is for quantised weights"),
+        ((*FITTED_W8A8, "--average-bits", "6"), "w8a8 is int8 throughout"),
+        (("--quantize", "w4a8", "--average-bits", "6"), "give --method fitted too"),
+        ((*FITTED_W4A8, "--average-bits", "4.5"), "takes 4.5 with its scales"),
+        ((*FITTED_W4A8, "--average-bits", "8"), "give a number between"),
+        ((*FITTED_W4A8, "--average-bits", "nan"), "give a number between"),
+        ((*FITTED_W4A8, "--group-size", "128", "--average-bits", "4.2"), None),
         (("--kv", "int8"), "not for --target cpu"),
         (("--kv", "int8", "--calibrate", "text"), "text: no such file"),
+        (("--kv", "int8", "--calibrate", "/"), "/: is a directory"),
+        ((*FITTED_W8A8, "--calibrate", "/dev/null"), "/dev/null: is no regular file"),
+        (("--report",), "--report is for what quantising costs"),
+        (("--report-tokens", "5"), "--report-tokens is for what quantising costs"),
+        (("--quantize", "w8a8", "--no-report", "--report-tokens", "5"), "--no-report makes no"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -235,3 +261,72 @@ def test_options_that_do_not_go_together_are_refused(
         return
     with pytest.raises(UsageError, match=message):
         run(source, tmp_path / "out", *options)
+
+
+def test_a_text_that_shows_nothing_is_refused_before_the_model_runs(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunan.checkpoint.quantize.running.run_source", None)
+    text = tmp_path / "own.txt"
+    text.write_bytes(b"ab")
+    with pytest.raises(CheckFailedError, match=r"own\.txt: 2 letters and digits .* at least 128"):
+        run(source, tmp_path / "out", *FITTED_W8A8, "--calibrate", text)
+
+
+def test_more_tokens_than_the_text_has_are_said_to_be_fewer(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "tunan.checkpoint.quantize.report.measured_text", lambda: "who knows how many " * 9
+        )
+        options = ("--quantize", "w8a8", "--report-tokens", "100000")
+        assert run(source, tmp_path / "out", *options) == 0
+    said = capsys.readouterr().err
+    quality = Manifest.read(tmp_path / "out").quality
+    assert quality is not None
+    found = re.search(r"--report-tokens 100000: the shipped text has (\d+) tokens", said)
+    assert found is not None
+    assert quality.tokens == int(found[1]) - 1
+
+
+def test_tokens_of_a_report_that_is_not_made_are_said_to_be_unused(
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tunan.checkpoint.convert.is_worth_it", lambda source: False)
+    assert run(source, tmp_path / "out", "--quantize", "w8a8", "--report-tokens", "600") == 0
+    assert "--report-tokens is not used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("parent", ["/proc", "/sys"])
+def test_where_nothing_can_be_made_is_status_3_and_says_to_choose_another_place(
+    source: Path, parent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", str(source), f"{parent}/tunan-out"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "choose another directory" in line
+    assert "kept" not in line
+
+
+def test_an_activation_that_vllm_refuses_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_llama(tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"hidden_act": "gelu"}))
+    assert run(source, tmp_path / "out", "--dry-run") == 0
+    assert "hidden_act is gelu: vLLM runs this architecture with silu only" in (
+        capsys.readouterr().err
+    )
+
+
+def test_the_table_of_a_quantised_model_names_our_kernels(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(source, tmp_path / "out", "--quantize", "w4a8", "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"Linear \(W4A8\) +12 +tunan_decoder_layer +yes", out)
+    assert "no fused operator: VocabParallelEmbedding, LogitsProcessor" in out

@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from tunan import __version__
 from tunan.checkpoint.architectures import architecture_of, layer_of
@@ -33,9 +33,11 @@ from tunan.checkpoint.quantize.scheme import Quantisation, Rounded
 from tunan.checkpoint.quantize.which_layers import check_groups
 from tunan.checkpoint.source import Source, TensorInfo
 from tunan.errors import CheckFailedError, OutsideError, TunanError
+from tunan.ops.cpu_plugin import cpu_map
 from tunan.ops.map import MappedModule, operator_map
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def _default_workers() -> int:
@@ -72,8 +74,10 @@ class ConvertOptions:
     @property
     def layout(self) -> Layout:
         """What of these options decides the blocks."""
-        weights = self.quantisation.weights if self.quantisation else None
-        return Layout(self.precision, self.block_bytes, weights, self.calibration is not None)
+        chosen, int8_cache = self.quantisation, self.calibration is not None
+        if chosen is None:
+            return Layout(self.precision, self.block_bytes, None, int8_cache)
+        return Layout(self.precision, self.block_bytes, chosen.weights, int8_cache, chosen.finer)
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,7 @@ def plan_conversion(source: Source, options: ConvertOptions) -> ConversionPlan:
     architecture_of(source.config)
     shapes = {n: info.shape for n, info in source.tensors.items() if not is_cache_tensor(n)}
     inventory = take_stock(source.config, shapes)
-    eight_bits = options.quantisation is not None and options.quantisation.weights.bits == 8
-    operators = operator_map(source.config, options.target, eight_bits=eight_bits)
+    operators = _operators(source.config, options)
     unexpected = set(inventory.unexpected)
     for name in inventory.names:
         _refuse_unwritable(source.tensors[name], expected=name not in unexpected)
@@ -134,6 +137,13 @@ def plan_conversion(source: Source, options: ConvertOptions) -> ConversionPlan:
         parallel, mtp = (degree or 1, rank), not inventory.mtp_absent
         blocks += plan_rank(source.config, source.tensors, layout, parallel, mtp=mtp)
     return ConversionPlan(inventory, tuple(blocks), operators)
+
+
+def _operators(config: Mapping[str, Any], options: ConvertOptions) -> tuple[MappedModule, ...]:
+    bits = options.quantisation and options.quantisation.weights.bits
+    if bits and options.target == "cpu":
+        return cpu_map(config, bits, options.precision.torch_name)
+    return operator_map(config, options.target, eight_bits=bits == 8)
 
 
 def _refuse_unwritable(info: TensorInfo, *, expected: bool) -> None:
@@ -244,13 +254,17 @@ def _finish(
     return manifest
 
 
+def makes_report(source: Source, options: ConvertOptions) -> bool:
+    """Whether the model runs before and after."""
+    if options.quantisation is None and options.calibration is None:
+        return False
+    return is_worth_it(source) if options.report is None else options.report
+
+
 def _quality(
     source: Source, destination: Destination, plan: ConversionPlan, options: ConvertOptions
 ) -> Quality | None:
-    if options.quantisation is None and options.calibration is None:
-        return None
-    wanted = is_worth_it(source) if options.report is None else options.report
-    if not wanted:
+    if not makes_report(source, options):
         return None
     return compare(source, destination.partial, plan.blocks, options.report_tokens)
 
@@ -279,10 +293,17 @@ def _kept(plan: ConversionPlan, precision: Precision) -> tuple[KeptPrecision, ..
 
 def _explained(error: OSError, destination: Destination) -> TunanError:
     partial = destination.partial
-    resume = f"finished blocks are kept in {partial}: run the same command again to continue"
+    where, why = error.filename or partial, error.strerror or error
+    if error.errno in _READ_ONLY:
+        return OutsideError(f"{where}: {why}; make it accessible, or choose another directory")
+    resume = "run the same command again"
+    if (partial / JOURNAL_FILE).is_file():
+        resume = f"finished blocks are kept in {partial}: {resume} to continue"
     if error.errno in _DISK_FULL:
-        return CheckFailedError(f"{partial}: no space left ({error.strerror}); make room; {resume}")
-    where = error.filename or partial
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return OutsideError(f"{where}: {error.strerror}")
-    return CheckFailedError(f"{where}: {error.strerror or error}; {resume}")
+        return CheckFailedError(f"{partial}: no space left ({why}); make room; {resume}")
+    if error.errno == errno.EFBIG:
+        return CheckFailedError(
+            f"{partial}: a limit on the size of files is in the way ({why}); raise it "
+            f"(ulimit -f) or take a file system for larger files; {resume}"
+        )
+    return CheckFailedError(f"{where}: {why}; {resume}")

@@ -67,15 +67,26 @@ class Destination:
     def locked(self) -> Iterator[None]:
         """Creates `partial` and keeps any other conversion out of it, across processes.
 
-        Raises UsageError if another one is at it.
+        Raises UsageError if another one is at it, OutsideError if it cannot be created.
         """
-        self.partial.mkdir(exist_ok=True)
+        self._make_partial()
         descriptor = os.open(self.partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             self._lock(descriptor)
             yield
         finally:
             os.close(descriptor)
+
+    def _make_partial(self) -> None:
+        """A full disk is left to who knows what else is to be said of it."""
+        try:
+            self.partial.mkdir(exist_ok=True)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise OutsideError(
+                f"{self.partial}: cannot be created ({error.strerror}); choose another directory"
+            ) from error
 
     def _lock(self, descriptor: int) -> None:
         try:

@@ -81,7 +81,9 @@ class Quantization(_Part):
     """How the checkpoint was quantised, and what it cost in each weight.
 
     `weights` and `activations` say bits, granularity and rounding in words for people;
-    engines read `quantization_config` in config.json.
+    engines read `quantization_config` in config.json. `int8_layers` are those held in int8
+    where the others are int4, as many as `average_bits` a weight allow, scales included; None:
+    nothing is mixed.
     """
 
     scheme: str
@@ -91,6 +93,8 @@ class Quantization(_Part):
     ignored: tuple[str, ...] = Field(strict=False)
     mean_relative_error: float = Field(ge=0)
     worst_weights: tuple[LayerError, ...] = Field(strict=False)
+    average_bits: float | None = None
+    int8_layers: tuple[str, ...] = Field(default=(), strict=False)
 
 
 class Quality(_Part):

@@ -41,7 +41,7 @@ def converted_config(config: Mapping[str, Any], layout: Layout) -> dict[str, Any
     if "dtype" in converted:
         converted["dtype"] = layout.precision.torch_name
     if layout.weights is not None and not layout.int8_cache:
-        converted["quantization_config"] = quantization_config(config, layout.weights)
+        converted["quantization_config"] = quantization_config(config, layout.weights, layout.finer)
     return converted
 
 

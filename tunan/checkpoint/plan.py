@@ -76,12 +76,13 @@ class PlannedBlock:
 class Layout:
     """What decides the blocks of a conversion beside the source: the number format of what is
     not quantised, the scheme of what is (None: nothing), the largest block in bytes, whether
-    the cache is int8 too."""
+    the cache is int8 too, which tensors are held in the scheme's `finer` instead."""
 
     precision: Precision
     limit: int
     weights: WeightScheme | None = None
     int8_cache: bool = False
+    finer: frozenset[str] = frozenset()
 
 
 def plan_plain(
@@ -97,8 +98,8 @@ def plan_plain(
         info = tensors[name]
         rows = info.shape[0] if info.shape else 1
         whole = FusedParameter(name, tuple(info.shape), (Part(name, 0, rows),))
-        scheme = None if name in unexpected else layout.weights
-        entries += _entries(config, whole, tensors, layout.precision, scheme)
+        quantised = name not in unexpected
+        entries += _entries(config, whole, tensors, layout, quantised=quantised)
     return _name("", cut(entries, layout.limit), None)
 
 
@@ -115,7 +116,7 @@ def plan_rank(
     entries = [
         entry
         for parameter in fused_parameters(config, degree, rank, mtp=mtp)
-        for entry in _entries(config, parameter, tensors, layout.precision, layout.weights)
+        for entry in _entries(config, parameter, tensors, layout)
     ]
     return _name(rank_directory(degree, rank) + "/", cut(entries, layout.limit), rank)
 
@@ -187,15 +188,17 @@ def _entries(
     config: Mapping[str, Any],
     parameter: FusedParameter,
     tensors: Mapping[str, TensorInfo],
-    precision: Precision,
-    scheme: WeightScheme | None,
+    layout: Layout,
+    *,
+    quantised: bool = True,
 ) -> list[Entry]:
     """A parameter as it is written: one tensor, or integers and their scales."""
     sources = [tensors[part.tensor] for part in parameter.parts if part.tensor is not None]
-    first = sources[0]
-    if scheme and is_quantised(config, first.name, first.shape):
-        return _quantised_entries(parameter, scheme)
-    dtype = written_dtype(first.name, first.dtype, precision)
+    first, scheme = sources[0], layout.weights
+    if quantised and scheme and is_quantised(config, first.name, first.shape):
+        finer = first.name in layout.finer
+        return _quantised_entries(parameter, scheme.finer if finer else scheme)
+    dtype = written_dtype(first.name, first.dtype, layout.precision)
     return [Entry(parameter.name, dtype, parameter.shape, parameter.parts)]
 
 

@@ -91,19 +91,28 @@ def run(args: argparse.Namespace) -> int:
     """Converts, or with --dry-run says what would be done."""
     # Host work: torch must not look for the device of an Ascend environment when imported.
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    from tunan.checkpoint.convert import convert, plan_conversion, space_for, unfinished
+    from tunan.checkpoint.convert import (
+        convert,
+        makes_report,
+        plan_conversion,
+        space_for,
+        unfinished,
+    )
     from tunan.checkpoint.destination import Destination
+    from tunan.ops.map import refused_activation
 
     options = _options(args)
     destination = Destination(Path(args.destination))
     destination.check(args.source, overwrite=options.overwrite)
     source, options = _open(args, options)
     plan = plan_conversion(source, options)
-    _warn(plan)
+    _warn(plan, refused_activation(source.config))
     if args.dry_run:
         _print_plan(args, source, plan, destination, options)
         destination.check_space(space_for(unfinished(source, destination, plan)))
         return 0
+    if args.report_tokens:
+        _tell_of_report(args.report_tokens, made=makes_report(source, options))
     progress = _ConvertProgress(destination)
     begin = time.monotonic()
     try:
@@ -119,6 +128,16 @@ def run(args: argparse.Namespace) -> int:
         progress.close()
     _print_outcome(args, plan, outcome, destination, time.monotonic() - begin)
     return 0
+
+
+def _tell_of_report(tokens: int, *, made: bool) -> None:
+    if not made:
+        _say("tunan: --report-tokens is not used: for this model a report takes --report as well")
+        return
+    _say(
+        f"tunan: after the blocks the model runs twice on up to {tokens} tokens for the report; "
+        "thousands take minutes, without progress shown"
+    )
 
 
 def _open(args: argparse.Namespace, options: "ConvertOptions") -> "tuple[Source, ConvertOptions]":
@@ -173,8 +192,13 @@ def _options(args: argparse.Namespace) -> "ConvertOptions":
     return ConvertOptions(**known, report=args.report)
 
 
-def _warn(plan: "ConversionPlan") -> None:
+def _warn(plan: "ConversionPlan", activation: str | None) -> None:
     inventory = plan.inventory
+    if activation is not None:
+        _say(
+            f"tunan: config.json's hidden_act is {activation}: vLLM runs this architecture with "
+            "silu only and refuses to load the result"
+        )
     if inventory.unexpected:
         count, first = len(inventory.unexpected), inventory.unexpected[0]
         _say(f"tunan: {count} tensors the architecture does not have are carried over: {first} ...")

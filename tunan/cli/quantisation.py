@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tunan.checkpoint.convert import ConvertOptions
     from tunan.checkpoint.manifest import Manifest, Quality, Quantization
     from tunan.checkpoint.quantize.kv_cache import Calibration
-    from tunan.checkpoint.quantize.scheme import Quantisation
+    from tunan.checkpoint.quantize.scheme import Quantisation, WeightScheme
     from tunan.checkpoint.source import Source
 
 QUANTISATIONS = ("w8a8", "w4a8")
@@ -55,6 +55,13 @@ def add_quantisation_options(parser: argparse.ArgumentParser) -> None:
         "head are two tensors afterwards",
     )
     parser.add_argument(
+        "--average-bits",
+        type=float,
+        metavar="N",
+        help="with w4a8 and --method fitted: hold the layers that matter most in int8, as many as "
+        "N bits a weight allow, scales included (int4 alone: 4.5 in groups of 32)",
+    )
+    parser.add_argument(
         "--kv",
         choices=("int8",),
         help="int8 key/value cache of Ascend (C8); runs the model here to find its scales",
@@ -83,6 +90,7 @@ def quantisation_of(args: argparse.Namespace) -> "Quantisation | None":
     from tunan.checkpoint.quantize.scheme import QUANTISATIONS as KNOWN
     from tunan.errors import UsageError
 
+    _check_report(args)
     if args.rotate and args.method != "fitted":
         raise UsageError("--rotate is for fitted weights; give --method fitted too")
     if args.quantize is None:
@@ -90,6 +98,7 @@ def quantisation_of(args: argparse.Namespace) -> "Quantisation | None":
             ("--clipping", args.clipping),
             ("--group-size", args.group_size),
             ("--method", args.method),
+            ("--average-bits", args.average_bits),
         )
         for flag, given in given_flags:
             if given is not None:
@@ -113,7 +122,43 @@ def quantisation_of(args: argparse.Namespace) -> "Quantisation | None":
             f"--quantize {chosen.name}: vllm-ascend reads no compressed-tensors on the 310P; "
             "leave --quantize out"
         )
-    return dataclasses.replace(chosen, weights=weights)
+    if args.average_bits is not None:
+        _check_bits(args, weights)
+    return dataclasses.replace(chosen, weights=weights, average_bits=args.average_bits)
+
+
+def _check_report(args: argparse.Namespace) -> None:
+    from tunan.errors import UsageError
+
+    if args.report is False and args.report_tokens is not None:
+        raise UsageError("--report-tokens: --no-report makes no report; leave one of the two out")
+    if args.quantize is not None or args.kv is not None:
+        return
+    for flag, given in (("--report", args.report), ("--report-tokens", args.report_tokens)):
+        if given:
+            raise UsageError(
+                f"{flag} is for what quantising costs; give --quantize or --kv int8 too"
+            )
+
+
+def _check_bits(args: argparse.Namespace, weights: "WeightScheme") -> None:
+    from tunan.errors import UsageError
+
+    if weights.group is None:
+        raise UsageError(
+            f"--average-bits: {args.quantize} is int8 throughout; give --quantize w4a8 to mix in"
+        )
+    if args.method != "fitted":
+        raise UsageError(
+            "--average-bits: what each layer matters shows when the model runs; "
+            "give --method fitted too"
+        )
+    least = weights.stored_bits(weights.group)
+    if not least < args.average_bits < 8:
+        raise UsageError(
+            f"--average-bits {args.average_bits:g}: int4 in groups of {weights.group} takes "
+            f"{least:g} with its scales, int8 takes 8; give a number between"
+        )
 
 
 def calibration_of(args: argparse.Namespace) -> "Calibration | None":
@@ -127,9 +172,21 @@ def calibration_of(args: argparse.Namespace) -> "Calibration | None":
                 "--calibrate is for an int8 cache and fitted weights; give --kv int8 or "
                 "--method fitted too"
             )
-        if not args.calibrate.is_file():
-            raise UsageError(f"{args.calibrate}: no such file to calibrate with")
+        _check_text(args.calibrate)
     return None if args.kv is None else Calibration(args.calibrate)
+
+
+def _check_text(path: Path) -> None:
+    """Before the model runs; raises UsageError for what is no file, and what `start_of` raises."""
+    from tunan.checkpoint.quantize.calibration_text import start_of
+    from tunan.errors import UsageError
+
+    if not path.exists():
+        raise UsageError(f"--calibrate: {path}: no such file to calibrate with")
+    if not path.is_file():
+        what = "a directory" if path.is_dir() else "no regular file"
+        raise UsageError(f"--calibrate: {path}: is {what}; give a text file")
+    start_of(path)
 
 
 def fit_weights(
@@ -157,8 +214,10 @@ def fit_weights(
         f"tunan: running the model on {text.name} to smooth and round its weights; this takes "
         f"{bytes_needed(source.tensors) / 1e9:.1f} GB of memory"
     )
-    found = fit(source, chosen.weights, text, rotate=args.rotate)
-    quantisation = dataclasses.replace(chosen, fitted_on=text.name, rotated=args.rotate)
+    found = fit(source, chosen.weights, text, rotate=args.rotate, average_bits=chosen.average_bits)
+    quantisation = dataclasses.replace(
+        chosen, fitted_on=text.name, rotated=args.rotate, finer=found.fitted.finer
+    )
     return found, dataclasses.replace(
         options, quantisation=quantisation, integers=found.fitted.integers
     )

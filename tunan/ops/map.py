@@ -58,11 +58,21 @@ class Run(_Fact):
     untraced: str = ""
 
 
+class PluginRun(_Fact):
+    """A kernel of Tunan's own that vLLM calls on a CPU through our plugin."""
+
+    operator: str
+    source: str
+    note: str
+
+
 class Catalogue(_Fact):
-    """The content of operators.yaml."""
+    """The content of operators.yaml. `cpu_plugin` has what runs parts of a quantised model on a
+    CPU, by part."""
 
     targets: dict[str, Target]
     modules: dict[str, tuple[Run, ...]]
+    cpu_plugin: dict[str, PluginRun]
 
     def run(self, module: str, target: str) -> Run:
         """How `module` runs on `target`; both must be in the catalogue."""
@@ -110,6 +120,13 @@ def operator_map(
         for module, count in counts.items()
         for run in [known.run(module, target)]
     )
+
+
+def refused_activation(config: Mapping[str, Any]) -> str | None:
+    """The activation of a model's MLPs if vLLM has no such model: all these architectures are
+    written for SiLU, and raise ValueError for another (`hidden_act` in vLLM's models)."""
+    named = config.get("hidden_act", "silu")
+    return None if named == "silu" else str(named)
 
 
 def _modules(config: Mapping[str, Any], quantised: Mapping[str, str]) -> Iterator[tuple[str, int]]:

@@ -5,22 +5,23 @@ The whole model is in memory in floating point; beside it are the states of the 
 a Hessian of one layer, and the integers.
 """
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from threading import local
 from typing import TYPE_CHECKING, Any
 
 from tunan.checkpoint.architectures import architecture_of, key_value_heads, number
+from tunan.checkpoint.quantize.fitted_source import Fitted, FittedSource
 from tunan.checkpoint.quantize.gptq import gptq
 from tunan.checkpoint.quantize.kv_cache import Calibration
-from tunan.checkpoint.quantize.rotation import EMBEDDING, HEAD, Rotation
+from tunan.checkpoint.quantize.mixing import finer_tensors
+from tunan.checkpoint.quantize.rotation import Rotation
 from tunan.checkpoint.quantize.rounding import restored
 from tunan.checkpoint.quantize.running import run_source
-from tunan.checkpoint.quantize.scheme import Rounded, WeightScheme
+from tunan.checkpoint.quantize.scheme import WeightScheme
 from tunan.checkpoint.quantize.smoothing import SITES, Site, factors, round_first, rounded
-from tunan.checkpoint.source import Source, TensorInfo
+from tunan.checkpoint.source import Source
 from tunan.errors import CheckFailedError
 
 if TYPE_CHECKING:
@@ -30,17 +31,6 @@ MOST_TOKENS = 8192
 TRIED_INPUTS = 1024  # that smoothing is searched on
 
 
-@dataclass
-class Fitted:
-    """What was found, by tensor name: integers and their scales; what rows and columns of the
-    source are multiplied by, once it is turned by `rotation`."""
-
-    integers: dict[str, Rounded] = field(default_factory=dict)
-    rows: dict[str, "torch.Tensor"] = field(default_factory=dict)
-    columns: dict[str, "torch.Tensor"] = field(default_factory=dict)
-    rotation: Rotation | None = None
-
-
 def can_fit(config: Mapping[str, Any]) -> bool:
     """Whether there is a way to fit a model of this architecture: Llama's and Qwen2's kind."""
     architecture = architecture_of(config)
@@ -48,9 +38,15 @@ def can_fit(config: Mapping[str, Any]) -> bool:
 
 
 def fit(
-    source: Source, scheme: WeightScheme, calibration: Calibration, *, rotate: bool = False
-) -> "FittedSource":
-    """`source` with its weights smoothed, with `rotate` turned before, and their integers found.
+    source: Source,
+    scheme: WeightScheme,
+    calibration: Calibration,
+    *,
+    rotate: bool = False,
+    average_bits: float | None = None,
+) -> FittedSource:
+    """`source` with its weights smoothed, with `rotate` turned before, and their integers found;
+    with `average_bits` the layers that matter most in `scheme.finer` (`mixing`).
 
     Raises what `run_source` raises, CheckFailedError where the model gives no finite numbers.
     """
@@ -62,7 +58,10 @@ def fit(
     fitted = Fitted(rotation=Rotation.of(source.config) if rotate else None)
     if fitted.rotation is not None:
         fitted.rotation.apply(running.model)
-    with torch.inference_mode():
+    if average_bits is not None:
+        with _quick_products():
+            fitted.finer = finer_tensors(running, calibration.text, scheme, average_bits)
+    with torch.inference_mode(), _quick_products():
         windows = list(running.windows(calibration.text, MOST_TOKENS))
         states = _Layers(running.model, windows)
         for index, layer in enumerate(running.model.model.layers):
@@ -76,6 +75,20 @@ def fit(
                 own.round(states, site)
             states.advance(layer)
     return FittedSource(source, fitted)
+
+
+@contextmanager
+def _quick_products() -> Iterator[None]:
+    """Products of float32 matrices may read bfloat16, where the processor has it: what is found
+    of a text is known less exactly than that."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class _StopError(Exception):
@@ -156,7 +169,7 @@ class _Layer:
         after = [self.module.get_submodule(name).weight for name in site.layers]
         weight = torch.cat([one.float() for one in after])
         chosen = inputs[:: max(1, len(inputs) // TRIED_INPUTS)]
-        found = factors(chosen, inputs.abs().amax(0), weight, self.scheme, shared)
+        found = factors(chosen, inputs.abs().amax(0), weight, self._scheme_of(site), shared)
         if found is None:
             return
         found = self._divide(site.before, found, shared)
@@ -186,6 +199,11 @@ class _Layer:
             self.fitted.rows[f"{name}.bias"] = 1 / divided
         return found
 
+    def _scheme_of(self, site: Site) -> WeightScheme:
+        """Layers of a site share a scheme, as they are fused into one."""
+        finer = f"{self.prefix}{site.layers[0]}.weight" in self.fitted.finer
+        return self.scheme.finer if finer else self.scheme
+
     def round(self, states: _Layers, site: Site) -> None:
         """Rounds the weights of a site on the inputs that it has now."""
         import torch
@@ -196,76 +214,13 @@ class _Layer:
         hessian = torch.zeros(columns, columns)
         for window in inputs:
             hessian.addmm_(window.T, window)
-        hessian /= sum(len(window) for window in inputs)
-        for name in site.layers:
-            weight = self.module.get_submodule(name).weight
-            integers, scales = gptq(weight, hessian, self.scheme)
-            weight.copy_(restored(integers, scales))
-            self.fitted.integers[f"{self.prefix}{name}.weight"] = integers, scales
-
-
-class FittedSource:
-    """See `tunan.checkpoint.source.Source`: another source, its weights turned and smoothed."""
-
-    def __init__(self, source: Source, fitted: Fitted) -> None:
-        self._source = source
-        self.fitted = fitted
-        self.path, self.auxiliary = source.path, source.auxiliary
-        self.config, tensors = source.config, dict(source.tensors)
-        if fitted.rotation is not None:
-            self.config = {**source.config, "tie_word_embeddings": False}
-            tensors[HEAD] = replace(tensors[self._stored(HEAD)], name=HEAD)
-        self.tensors = {name: self._info(info) for name, info in tensors.items()}
-        self._whole = _Whole()
-
-    def _stored(self, name: str) -> str:
-        """The head of a rotated model is made of the embedding, if it was tied to it."""
-        return name if name in self._source.tensors else EMBEDDING
-
-    def _info(self, info: TensorInfo) -> TensorInfo:
-        changed = info.name in self.fitted.rows or info.name in self.fitted.columns
-        return replace(info, dtype="F32") if changed or self.fitted.rotation else info
-
-    def rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
-        """See `Source.rows`."""
-        found = self._turned(name, start, stop)
-        rows, columns = self.fitted.rows.get(name), self.fitted.columns.get(name)
-        if rows is not None:
-            own = rows[start:stop]
-            found = found.float() * (own if found.dim() == 1 else own[:, None])
-        return found if columns is None else found.float() * columns
-
-    def _turned(self, name: str, start: int, stop: int) -> "torch.Tensor":
-        rotation, stored = self.fitted.rotation, self._stored(name)
-        if rotation is None:
-            return self._source.rows(name, start, stop)
-        if rotation.takes_rows(name):
-            return rotation.turned(name, self._source.rows(stored, start, stop), self._gain)
-        if self._whole.name != name:
-            weight = self._source.rows(stored, 0, self._source.tensors[stored].shape[0])
-            self._whole.tensor = rotation.turned(name, weight, self._gain)
-            self._whole.name = name
-        return self._whole.tensor[start:stop]
-
-    def _gain(self, norm: str) -> "torch.Tensor":
-        return self._source.rows(norm, 0, self._source.tensors[norm].shape[0]).double()
-
-    def fingerprint(self) -> str:
-        """Other integers make another checkpoint."""
-        digest = hashlib.sha256(self._source.fingerprint().encode())
-        for name, pair in sorted(self.fitted.integers.items()):
-            digest.update(name.encode())
-            for tensor in pair:
-                digest.update(tensor.contiguous().numpy().data)
-        return digest.hexdigest()
-
-    def release(self, name: str) -> None:
-        """See `Source.release`."""
-        self._source.release(self._stored(name))
-
-
-class _Whole(local):
-    """The tensor that a thread turned last: it asks for its rows one chunk after another."""
-
-    name = ""
-    tensor: "torch.Tensor"
+        tokens = sum(len(window) for window in inputs)
+        weights = [self.module.get_submodule(name).weight for name in site.layers]
+        whole = torch.cat([weight.float() for weight in weights])
+        integers, scales = gptq(whole, hessian / tokens, tokens, self._scheme_of(site))
+        start = 0
+        for name, weight in zip(site.layers, weights, strict=True):
+            own = slice(start, start + len(weight))
+            weight.copy_(restored(integers[own], scales[own]))
+            self.fitted.integers[f"{self.prefix}{name}.weight"] = integers[own], scales[own]
+            start = own.stop

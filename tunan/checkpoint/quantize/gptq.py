@@ -4,6 +4,11 @@ rounding one does to the layer's output is made up for in those that follow.
 Scales are chosen first, an error in a column counting as much as its input is large; then columns
 go by falling size of their inputs, whichever group they are of, so that groups stay what an engine
 reads and the columns that matter are rounded while there are others left to make up for it.
+
+How inputs go together is known from a text only, the less the fewer tokens it has for each column:
+what GPTQ makes up for by chance makes other texts worse, until it is worse than rounding to
+nearest. So the Hessian's diagonal counts 1 + `SHRINKAGE` * columns / tokens times (shrunk as
+covariances are, Ledoit and Wolf 2004).
 """
 
 from typing import TYPE_CHECKING
@@ -14,16 +19,17 @@ from tunan.checkpoint.quantize.scheme import WeightScheme
 if TYPE_CHECKING:
     import torch
 
-DAMPING = 0.01  # of the mean of the Hessian's diagonal, added to it
-BLOCK_COLUMNS = 128  # whose errors are handed on together
+SHRINKAGE = 2.0
+DAMPING = 1e-4  # of the mean of the Hessian's diagonal, added to it: inputs may always be zero
+BLOCK_COLUMNS = 64  # whose errors are handed on together
 
 
 def gptq(
-    weight: "torch.Tensor", hessian: "torch.Tensor", scheme: WeightScheme
+    weight: "torch.Tensor", hessian: "torch.Tensor", tokens: int, scheme: WeightScheme
 ) -> tuple["torch.Tensor", "torch.Tensor"]:
     """Integers int8 [rows, columns] and scales float32 [rows, groups] of `weight` [rows, columns].
 
-    `hessian` [columns, columns] float32 is the mean of x x^T over inputs x of the layer.
+    `hessian` [columns, columns] float32 is the mean of x x^T over `tokens` inputs x of the layer.
     """
     import torch
 
@@ -31,32 +37,50 @@ def gptq(
     importance = hessian.diagonal()
     scales = scales_of(weight, scheme, importance)
     order = importance.argsort(descending=True, stable=True)
-    upper = _inverse_factor(hessian[order][:, order])
-    left = weight.float()[:, order]
-    steps = scales.repeat_interleave(scheme.group or columns, 1)[:, order]
-    ordered = torch.empty(weight.shape, dtype=torch.int8)
+    upper = _inverse_factor(hessian[order][:, order], _shrinkage(columns, tokens))
+    # A column a row: what is read and changed together then lies together.
+    left = weight.float().t()[order].contiguous()
+    steps = scales.repeat_interleave(scheme.group or columns, 1).t()[order].contiguous()
+    ordered = torch.empty(left.shape, dtype=torch.int8)
     for start in range(0, columns, BLOCK_COLUMNS):
         stop = min(start + BLOCK_COLUMNS, columns)
-        block = left[:, start:stop].clone()
-        errors = torch.empty_like(block)
-        for at in range(start, stop):
-            own, scale = at - start, steps[:, at]
-            found = (block[:, own] / scale).round_().clamp_(scheme.lowest, scheme.limit)
-            ordered[:, at] = found.to(torch.int8)
-            errors[:, own] = (block[:, own] - found * scale) / upper[at, at]
-            block[:, own:] -= errors[:, own : own + 1] * upper[at, at:stop]
-        left[:, stop:] -= errors @ upper[start:stop, stop:]
+        block, errors = left[start:stop], torch.empty_like(left[start:stop])
+        for own in range(stop - start):
+            at, scale = start + own, steps[start + own]
+            found = (block[own] / scale).round_().clamp_(scheme.lowest, scheme.limit)
+            ordered[at] = found.to(torch.int8)
+            errors[own] = (block[own] - found.mul_(scale)) / upper[at, at]
+            block[own:].addr_(upper[at, at:stop], errors[own], alpha=-1)
+        left[stop:].addmm_(upper[start:stop, stop:].t(), errors, alpha=-1)
     integers = torch.empty_like(ordered)
-    integers[:, order] = ordered
-    return integers, scales
+    integers[order] = ordered
+    return integers.t().contiguous(), scales
 
 
-def _inverse_factor(hessian: "torch.Tensor") -> "torch.Tensor":
-    """The upper Cholesky factor of the inverse of the damped Hessian, [columns, columns]."""
+def what_is_left(hessian: "torch.Tensor", tokens: int) -> "torch.Tensor":
+    """[columns]: what an error in each column of a weight counts once later ones have made up for
+    it, at most the mean square of its input. Arguments as in `gptq`."""
+    import torch
+
+    shrinkage = _shrinkage(len(hessian), tokens)
+    order = hessian.diagonal().argsort(descending=True, stable=True)
+    upper = _inverse_factor(hessian[order][:, order], shrinkage)
+    left = torch.empty(len(hessian))
+    left[order] = upper.diagonal() ** -2 / (1 + shrinkage)
+    return left
+
+
+def _shrinkage(columns: int, tokens: int) -> float:
+    return SHRINKAGE * columns / tokens
+
+
+def _inverse_factor(hessian: "torch.Tensor", shrinkage: float) -> "torch.Tensor":
+    """The upper Cholesky factor of the inverse of the shrunk Hessian, [columns, columns]."""
     import torch
 
     damped = hessian.double().clone()
     diagonal = damped.diagonal()
+    diagonal *= 1 + shrinkage
     diagonal += DAMPING * diagonal.mean().clamp_min(1e-12)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
     upper: torch.Tensor = torch.linalg.cholesky(inverse, upper=True).float()

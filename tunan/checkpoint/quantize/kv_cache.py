@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunan.checkpoint.architectures import architecture_of, layer_of
+from tunan.checkpoint.quantize.calibration_text import start_of
 from tunan.checkpoint.quantize.running import Running, run_source
 from tunan.checkpoint.source import Source, TensorInfo
 from tunan.errors import CheckFailedError, UsageError
@@ -39,13 +40,10 @@ class Calibration:
 
     @property
     def text(self) -> str:
-        """Raises CheckFailedError where the file is not text."""
+        """As much of it as can be used; raises what `start_of` raises."""
         if self.path is None:
             return files(__package__).joinpath(SHIPPED_TEXT).read_text(encoding="utf-8")
-        try:
-            return self.path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise CheckFailedError(f"{self.path}: not UTF-8 text: {error}") from error
+        return start_of(self.path)
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tunan.checkpoint.blocks import Written
 from tunan.checkpoint.manifest import LayerError, Quantization
+from tunan.checkpoint.quantize.compressed_tensors import finer_layers
 from tunan.checkpoint.quantize.scheme import Quantisation
 from tunan.checkpoint.quantize.which_layers import ignored
 
@@ -28,6 +29,8 @@ def quantization_of(
         ignored=ignored(config),
         mean_relative_error=float(f"{mean:.6g}"),
         worst_weights=tuple(LayerError(weight=n, relative_error=e) for n, e in worst),
+        average_bits=quantisation.average_bits,
+        int8_layers=finer_layers(quantisation.finer),
     )
 
 
@@ -38,4 +41,6 @@ def described(quantisation: Quantisation) -> str:
     how = "scale of least squared error" if scheme.clipping else "scale of the largest value"
     method = f"smoothed, rounded by GPTQ on {text}" if text else "rounded to nearest"
     turned = "rotated, " if quantisation.rotated else ""
-    return f"int{scheme.bits}, symmetric, one scale for each {each}, {turned}{method}, {how}"
+    count, bits = len(quantisation.finer), quantisation.average_bits
+    mixed = "" if bits is None else f", {count} layers in int8, up to {bits:g} bits a weight"
+    return f"int{scheme.bits}, symmetric, one scale for each {each}{mixed}, {turned}{method}, {how}"

@@ -16,7 +16,9 @@ from math import exp, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunan.checkpoint.architectures import architecture_of
+import psutil
+
+from tunan.checkpoint.architectures import architecture_of, number
 from tunan.checkpoint.manifest import Quality
 from tunan.checkpoint.plan import PlannedBlock
 from tunan.checkpoint.quantize.compressed_tensors import SCALE_SUFFIX
@@ -25,6 +27,8 @@ from tunan.checkpoint.quantize.rounding import restored
 from tunan.checkpoint.quantize.running import FLOAT32_WEIGHTS, Running, fits, places, run_source
 from tunan.checkpoint.quantize.smoothing import round_first
 from tunan.checkpoint.source import Source
+from tunan.errors import CheckFailedError
+from tunan.notices import warn
 
 if TYPE_CHECKING:
     import torch
@@ -58,11 +62,13 @@ def compare(
     source: Source, directory: Path, blocks: tuple[PlannedBlock, ...], most: int = MOST_TOKENS
 ) -> Quality:
     """Runs `source` and its quantised `blocks` in `directory` on `most` tokens of the measured
-    text; the log-probabilities of all of them are in memory, 4 bytes a word of the vocabulary.
+    text, or on all it has; the log-probabilities of all of them are in memory, 4 bytes a word of
+    the vocabulary.
 
-    Raises what `run_source` raises.
+    Raises what `run_source` raises, CheckFailedError if there is not the memory.
     """
     running, text = run_source(source), measured_text()
+    _check_tokens(running, text, most, number(source.config, "vocab_size"))
     found = Comparison()
     expected = list(logprobs(running, text, most))
     stored = _Stored(directory, blocks)
@@ -75,6 +81,22 @@ def compare(
         ):
             found.add(targets, before[1], now)
     return found.quality(MEASURED_NAME)
+
+
+def _check_tokens(running: Running, text: str, asked: int, words: int) -> None:
+    """Says where the text has fewer tokens than were asked for, and refuses more than fit."""
+    there = running.count(text)
+    if there < asked:
+        warn(
+            f"--report-tokens {asked}: the shipped text has {there} tokens with this model's "
+            "tokenizer; all of them are used"
+        )
+    needed, free = 4 * words * min(there, asked), psutil.virtual_memory().available
+    if needed > free:
+        raise CheckFailedError(
+            f"comparing {min(there, asked)} tokens takes {needed / 1e9:.1f} GB of memory and "
+            f"{free / 1e9:.1f} GB are free; give fewer --report-tokens, or --no-report"
+        )
 
 
 @dataclass

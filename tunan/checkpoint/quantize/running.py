@@ -36,6 +36,10 @@ class Running:
     model: Any
     tokenizer: Any
 
+    def count(self, text: str) -> int:
+        """How many tokens `text` has."""
+        return len(self.tokenizer(text, verbose=False)["input_ids"])
+
     def windows(self, text: str, most: int) -> "Iterator[torch.Tensor]":
         """At most `most` tokens of `text` in windows [1, n], n <= 512; none shorter than 2.
 

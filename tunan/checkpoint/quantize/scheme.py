@@ -43,6 +43,16 @@ class WeightScheme:
         """Scales in a row of `columns` weights."""
         return columns // self.group if self.group else 1
 
+    def stored_bits(self, columns: int) -> float:
+        """Bits that a weight of a row of `columns` takes, its share of the scales included."""
+        scale = 16 if self.scale_dtype == "BF16" else 32
+        return self.bits + scale * self.groups(columns) / columns
+
+    @property
+    def finer(self) -> "WeightScheme":
+        """What a layer that this scheme would cost too much is held in: int8 by channel."""
+        return WeightScheme(clipping=self.clipping)
+
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
@@ -57,12 +67,15 @@ class Quantisation:
     """A choice of `--quantize`: activations are always int8, symmetric, scaled by each token's
     largest value while the model runs. `fitted_on` names the text that weights were smoothed and
     rounded on (`fitting`), None: they are rounded to nearest; `rotated`: turned before
-    (`rotation`)."""
+    (`rotation`). `finer` names the tensors held in `weights.finer` instead (`mixing`), so that
+    a weight takes `average_bits` at most."""
 
     name: str
     weights: WeightScheme
     fitted_on: str | None = None
     rotated: bool = False
+    finer: frozenset[str] = frozenset()
+    average_bits: float | None = None
 
 
 QUANTISATIONS: Mapping[str, Quantisation] = {

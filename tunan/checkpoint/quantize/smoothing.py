@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 EXPONENTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 SMALLEST = 1e-5
+TRIED_OUTPUTS = 512  # of a layer, that exponents are compared on
 LIMIT = 127
 
 
@@ -65,10 +66,11 @@ def factors(
     """
     import torch
 
+    columns = weight.abs().amax(0).clamp_min(SMALLEST)
+    weight = weight[:: -(-len(weight) // TRIED_OUTPUTS)]
     exact, scheme = inputs @ weight.T, replace(scheme, clipping=False)  # a search in each is slow
     best = _error(inputs, weight, exact, scheme)
     found: torch.Tensor | None = None
-    columns = weight.abs().amax(0).clamp_min(SMALLEST)
     for exponent in EXPONENTS:
         tried = largest.clamp_min(SMALLEST) ** exponent / columns ** (1 - exponent)
         if shared is not None:
