@@ -3,8 +3,10 @@
     python -m benchmarks.chaos                          about 15 minutes on 2 cores
     python -m benchmarks.chaos --only "standby: kill"   those whose "setup: name" contains it
 
-Real services with two replicas of the sample model (`make run` converts it), real processes killed,
-a real TCP proxy. A run of the load that nothing disturbs comes first for each setup; the tokens of
+    tunan convert .models/SmolLM2-135M-Instruct.Q4_1.gguf DIR --quantize w8a8; ... --model DIR
+
+Real services with two replicas of the sample model (`make run` converts it, unquantised; the
+committed results are of W8A8), real processes killed, a real TCP proxy. A run of the load that nothing disturbs comes first for each setup; the tokens of
 every answer are held against it. In bfloat16 another batch gives other tokens now and then, failure
 or not; so the model runs in float32. `hit`: answers that were under way when the first event
 happened. A stall is the longest gap between two tokens of an answer.
