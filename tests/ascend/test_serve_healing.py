@@ -57,7 +57,8 @@ def test_out_of_memory_lowers_the_utilization(model: Path, tmp_path: Path) -> No
     ) as served:
         served.wait_until_ready()
         prompt = list(range(2, 900)) * 4
-        assert served.complete(prompt=prompt, max_tokens=1).status in (502, 503)
+        # vLLM's own words, if it says them before it dies.
+        assert served.complete(prompt=prompt, max_tokens=1).status in (500, 502, 503)
         (remedy,) = comes_up(served)
         assert served.complete(prompt=prompt, max_tokens=1).status == 200
     assert remedy["error"] == "npu-out-of-memory"
