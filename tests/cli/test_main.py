@@ -124,6 +124,8 @@ class Interrupting:
             os.kill(os.getpid(), signal.SIGINT)
         return None
 
+# A program that a shell starts in the background is told to ignore it, and so are its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupting())
 from tunan.__main__ import run
 sys.exit(run())
