@@ -6,13 +6,14 @@
     tunan convert .models/SmolLM2-135M-Instruct.Q4_1.gguf DIR --quantize w8a8; ... --model DIR
 
 Real services with two replicas of the sample model (`make run` converts it, unquantised; the
-committed results are of W8A8), real processes killed, a real TCP proxy. A run of the load that nothing disturbs comes first for each setup; the tokens of
-every answer are held against it. In bfloat16 another batch gives other tokens now and then, failure
-or not; so the model runs in float32. `hit`: answers that were under way when the first event
-happened. A stall is the longest gap between two tokens of an answer.
-`back_s` is the time from the first event until every replica is ready again, as the front door's
-/ready tells; where a gateway is killed, until the first token of a new request (`address_s`: until
-the other gateway answers at all). That scenario needs root, etcd-server, iproute2, iputils-arping.
+committed results are of W8A8), real processes killed, a real TCP proxy. A run of the load that
+nothing disturbs comes first for each setup; the tokens of every answer are held against it. In
+bfloat16 another batch gives other tokens now and then, failure or not; so the model runs in
+float32. `hit`: answers that were under way when the first event happened. A stall is the longest
+gap between two tokens of an answer. `back_s` is the time from the first event until every replica
+is ready again, as the front door's /ready tells; where a gateway is killed, until the first token
+of a new request (`address_s`: until the other gateway answers at all). That scenario needs root,
+etcd-server, iproute2, iputils-arping.
 Writes benchmarks/results/chaos.json; status 1 if a check does not hold.
 """
 
