@@ -62,13 +62,7 @@ class Attention {
 
     bool prepare() {
         static thread_local Scratch scratch;
-        Pieces counted(nullptr);
-        buffers_.take(counted, w_, sizes_, step_);
-        char* memory = static_cast<char*>(scratch.get(counted.bytes()));
-        if (!memory) return false;
-        Pieces placed(memory);
-        buffers_.take(placed, w_, sizes_, step_);
-        return true;
+        return place(scratch, [&](Pieces& pieces) { buffers_.take(pieces, w_, sizes_, step_); });
     }
 
     Status run(const PagedCache* cache, int first, int last) {
@@ -83,33 +77,14 @@ class Attention {
 
   private:
     Status project() {
-        if (const Status status = norm_input()) return status;
+        if (const Status status = norm_states(w_, step_, w_.input_norm, step_.first_layer != 0,
+                                              buffers_.normed, buffers_.quantized))
+            return status;
         if (const Status status = project_down()) return status;
         if (const Status status = project_to_query()) return status;
         if (const Status status = norm_part(w_.latent_norm, w_.query_rank, w_.latent, true))
             return status;
         return rotate();
-    }
-
-    // The norm of hidden + residual, or of hidden alone, which becomes the residual; both as it is
-    // and quantised.
-    Status norm_input() {
-        NormCall call{};
-        call.x = step_.hidden;
-        call.x_stride = call.residual_stride = call.out_stride = w_.hidden;
-        if (step_.first_layer) {
-            std::memcpy(step_.residual, step_.hidden, step_.tokens * w_.hidden * bytes_);
-        } else {
-            call.residual = step_.residual;
-        }
-        call.weight = w_.input_norm;
-        call.out = buffers_.normed;
-        call.quantized = buffers_.quantized.rows();
-        call.rows = step_.tokens;
-        call.size = w_.hidden;
-        call.type = w_.type;
-        call.epsilon = w_.epsilon;
-        return rms_norm(call);
     }
 
     Status project_down() {

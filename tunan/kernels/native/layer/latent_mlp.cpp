@@ -39,20 +39,20 @@ class Mlp {
 
     bool prepare() {
         static thread_local Scratch scratch;
-        Pieces counted(nullptr);
-        buffers_.take(counted, w_, step_.tokens);
-        char* memory = static_cast<char*>(scratch.get(counted.bytes()));
-        if (!memory) return false;
-        Pieces placed(memory);
-        buffers_.take(placed, w_, step_.tokens);
-        return true;
+        return place(scratch, [&](Pieces& pieces) { buffers_.take(pieces, w_, step_.tokens); });
     }
 
     Status run() {
-        if (const Status status = norm()) return status;
-        if (!w_.router) return feed_forward(step_.hidden);
+        const QuantizedRoom& rows = buffers_.quantized;
+        // Routed experts quantise the normed rows themselves.
+        void* normed = w_.router ? buffers_.normed : nullptr;
+        if (const Status status = norm_states(w_, step_, w_.post_norm, false, normed, rows))
+            return status;
+        if (!w_.router) return feed_forward(w_, rows, step_.tokens, buffers_.wide, step_.hidden);
         if (w_.gate_up)
-            if (const Status status = feed_forward(buffers_.shared)) return status;
+            if (const Status status =
+                    feed_forward(w_, rows, step_.tokens, buffers_.wide, buffers_.shared))
+                return status;
         if (const Status status = choose()) return status;
         if (const Status status = run_routed()) return status;
         add_up_experts({step_.hidden, w_.gate_up ? buffers_.shared : nullptr, type_,
@@ -61,41 +61,6 @@ class Mlp {
     }
 
   private:
-    // The norm of hidden + residual, which replaces the residual; the routed experts quantise it
-    // themselves.
-    Status norm() {
-        NormCall call{};
-        call.x = step_.hidden;
-        call.x_stride = call.residual_stride = call.out_stride = w_.hidden;
-        call.residual = step_.residual;
-        call.weight = w_.post_norm;
-        call.out = w_.router ? buffers_.normed : nullptr;
-        call.quantized = buffers_.quantized.rows();
-        call.rows = step_.tokens;
-        call.size = w_.hidden;
-        call.type = w_.type;
-        call.epsilon = w_.epsilon;
-        return rms_norm(call);
-    }
-
-    Status feed_forward(void* out) {
-        const QuantizedRoom& rows = buffers_.quantized;
-        if (const Status status =
-                linear(w_.gate_up, rows.activations(step_.tokens, w_.hidden), nullptr,
-                       {buffers_.wide, type_, 2 * int64_t{w_.intermediate}}))
-            return status;
-        SwigluCall call{};
-        call.x = buffers_.wide;
-        call.x_stride = 2 * int64_t{w_.intermediate};
-        call.quantized = rows.rows();
-        call.rows = step_.tokens;
-        call.size = w_.intermediate;
-        call.type = w_.type;
-        if (const Status status = swiglu(call)) return status;
-        return linear(w_.down, rows.activations(step_.tokens, w_.intermediate), nullptr,
-                      {out, type_, w_.hidden});
-    }
-
     Status choose() {
         DenseCall call{};
         call.x = buffers_.normed;

@@ -1,49 +1,29 @@
 #include "layer/layer.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "guard.h"
-#include "linear/linear.h"
-#include "memory.h"
-#include "norm/norm.h"
+#include "layer/rows.h"
 #include "rope/rope.h"
 
 namespace tunan {
 namespace {
 
+constexpr char kName[] = "decoder layer";
+
 // Of one step; kept by the calling thread for the next.
 struct Buffers {
-    int8_t* values;  // of the widest rows that are quantised
-    float* scales;
-    int32_t* sums;
+    QuantizedRoom quantized;
     char* wide;       // qkv, then gate and up
     char* attention;  // [tokens][heads head_size]
 
-    bool get(const LayerWeights& w, int64_t tokens) {
-        static thread_local Scratch scratch;
+    void take(Pieces& pieces, const LayerWeights& w, int64_t tokens) {
         const int64_t bytes = float_bytes(static_cast<FloatType>(w.type));
         const int64_t attended = static_cast<int64_t>(w.heads) * w.head_size;
         const int64_t qkv = attended + 2 * static_cast<int64_t>(w.key_heads) * w.head_size;
-        const int64_t widest = std::max<int64_t>({w.hidden, w.intermediate, attended});
-        const size_t sizes[] = {
-            round_up(tokens * activation_stride(widest), kCacheLine),
-            round_up(tokens * sizeof(float), kCacheLine),
-            round_up(tokens * activation_sums(widest) * sizeof(int32_t), kCacheLine),
-            round_up(tokens * std::max<int64_t>(qkv, 2 * int64_t{w.intermediate}) * bytes,
-                     kCacheLine),
-            round_up(tokens * attended * bytes, kCacheLine),
-        };
-        size_t total = 0;
-        for (const size_t size : sizes) total += size;
-        char* at = static_cast<char*>(scratch.get(total));
-        if (!at) return false;
-        values = reinterpret_cast<int8_t*>(at);
-        scales = reinterpret_cast<float*>(at += sizes[0]);
-        sums = reinterpret_cast<int32_t*>(at += sizes[1]);
-        wide = at += sizes[2];
-        attention = at += sizes[3];
-        return true;
+        quantized.take(pieces, tokens, std::max<int64_t>({w.hidden, w.intermediate, attended}));
+        pieces.take(&wide, tokens * std::max<int64_t>(qkv, 2 * int64_t{w.intermediate}) * bytes);
+        pieces.take(&attention, tokens * attended * bytes);
     }
 };
 
@@ -60,13 +40,16 @@ class Layer {
         if (const Status status = check_attention(cache)) return status;
         if (const Status status = prepare()) return status;
         if (step_.tokens == 0) return kOk;
-        if (const Status status = norm(w_.input_norm, step_.first_layer != 0)) return status;
+        if (const Status status = norm_states(w_, step_, w_.input_norm, step_.first_layer != 0,
+                                              nullptr, buffers_.quantized))
+            return status;
         if (const Status status = project(w_.qkv, w_.hidden, w_.qkv_bias, buffers_.wide, qkv()))
             return status;
         if (const Status status = rotate_and_write_keys(cache)) return status;
         if (const Status status = attend_to(cache)) return status;
         quantize_rows(buffers_.attention, type_, attended_, step_.tokens, attended_,
-                      buffers_.values, buffers_.scales, buffers_.sums);
+                      buffers_.quantized.values, buffers_.quantized.scales,
+                      buffers_.quantized.sums);
         return project(w_.output, attended_, w_.output_bias, step_.hidden, w_.hidden);
     }
 
@@ -74,29 +57,29 @@ class Layer {
         if (const Status status = check_mlp()) return status;
         if (const Status status = prepare()) return status;
         if (step_.tokens == 0) return kOk;
-        if (const Status status = norm(w_.post_norm, false)) return status;
-        if (const Status status =
-                project(w_.gate_up, w_.hidden, nullptr, buffers_.wide, 2 * w_.intermediate))
+        const QuantizedRoom& rows = buffers_.quantized;
+        if (const Status status = norm_states(w_, step_, w_.post_norm, false, nullptr, rows))
             return status;
-        if (const Status status = activate()) return status;
-        return project(w_.down, w_.intermediate, nullptr, step_.hidden, w_.hidden);
+        return feed_forward(w_, rows, step_.tokens, buffers_.wide, step_.hidden);
     }
 
     Status check_mlp() const {
         if (const Status status = check()) return status;
         if (const Status status =
-                check_weight(w_.gate_up, "gate_up", 2 * int64_t{w_.intermediate}, w_.hidden))
+                check_packed(kName, w_.gate_up, "gate_up", 2 * int64_t{w_.intermediate}, w_.hidden))
             return status;
-        return check_weight(w_.down, "down", w_.hidden, w_.intermediate);
+        return check_packed(kName, w_.down, "down", w_.hidden, w_.intermediate);
     }
 
   private:
     int64_t qkv() const { return attended_ + 2 * keys_; }
 
     Status prepare() {
-        if (step_.tokens < 0) return fail(kBadArgument, "decoder layer: %d tokens", step_.tokens);
-        if (step_.tokens > 0 && !buffers_.get(w_, step_.tokens))
-            return fail(kOutOfMemory, "decoder layer: no memory for %d tokens", step_.tokens);
+        static thread_local Scratch scratch;
+        if (step_.tokens < 0) return fail(kBadArgument, "%s: %d tokens", kName, step_.tokens);
+        const auto take = [&](Pieces& pieces) { buffers_.take(pieces, w_, step_.tokens); };
+        if (step_.tokens > 0 && !place(scratch, take))
+            return fail(kOutOfMemory, "%s: no memory for %d tokens", kName, step_.tokens);
         return kOk;
     }
 
@@ -118,59 +101,15 @@ class Layer {
             return fail(kBadArgument,
                         "decoder layer: %d key heads of %d for a cache of %d heads of %d",
                         w_.key_heads, w_.head_size, cache.heads, cache.head_size);
-        if (const Status status = check_weight(w_.qkv, "qkv", qkv(), w_.hidden)) return status;
-        return check_weight(w_.output, "output", w_.hidden, attended_);
+        if (const Status status = check_packed(kName, w_.qkv, "qkv", qkv(), w_.hidden))
+            return status;
+        return check_packed(kName, w_.output, "output", w_.hidden, attended_);
     }
-
-    static Status check_weight(const void* packed, const char* name, int64_t outputs,
-                               int64_t inputs) {
-        const PackedHeader* header = read_header(packed);
-        if (!header) return kBadPacking;
-        if (header->outputs == outputs && header->inputs == inputs) return kOk;
-        return fail(kBadArgument, "decoder layer: %s is packed %lld x %lld; %lld x %lld is needed",
-                    name, static_cast<long long>(header->outputs),
-                    static_cast<long long>(header->inputs), static_cast<long long>(outputs),
-                    static_cast<long long>(inputs));
-    }
-
-    // Quantises the norm of hidden + residual, or of hidden alone, which becomes the residual.
-    Status norm(const void* weight, bool first) {
-        NormCall call{};
-        call.x = step_.hidden;
-        call.x_stride = call.residual_stride = w_.hidden;
-        if (first) {
-            std::memcpy(step_.residual, step_.hidden,
-                        static_cast<size_t>(step_.tokens) * w_.hidden * float_bytes(type_));
-        } else {
-            call.residual = step_.residual;
-        }
-        call.weight = weight;
-        call.quantized = quantized();
-        call.rows = step_.tokens;
-        call.size = w_.hidden;
-        call.type = w_.type;
-        call.epsilon = w_.epsilon;
-        return rms_norm(call);
-    }
-
-    Status activate() {
-        SwigluCall call{};
-        call.x = buffers_.wide;
-        call.x_stride = 2 * int64_t{w_.intermediate};
-        call.quantized = quantized();
-        call.rows = step_.tokens;
-        call.size = w_.intermediate;
-        call.type = w_.type;
-        return swiglu(call);
-    }
-
-    QuantizedRows quantized() const { return {buffers_.values, buffers_.scales, buffers_.sums}; }
 
     Status project(const void* packed, int64_t inputs, const float* bias, void* out,
                    int64_t outputs) const {
-        const Activations x = {buffers_.values, buffers_.scales, buffers_.sums, step_.tokens,
-                               inputs};
-        return linear(packed, x, bias, {out, type_, outputs});
+        return linear(packed, buffers_.quantized.activations(step_.tokens, inputs), bias,
+                      {out, type_, outputs});
     }
 
     char* part(int64_t element) const { return buffers_.wide + element * float_bytes(type_); }
