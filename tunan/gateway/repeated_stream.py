@@ -2,19 +2,16 @@
 
 from typing import Any
 
+from tunan.gateway.attempt import pass_on
 from tunan.gateway.call import Call
 from tunan.gateway.continuation import DivergedError
 from tunan.gateway.delivery import Delivery
-from tunan.gateway.events import DONE, EventCutter, TokenEvent, encode, is_done
+from tunan.gateway.events import DONE, TokenEvent, encode, is_done
 from tunan.gateway.leg import Leg
 from tunan.gateway.lost import Lost
 from tunan.gateway.repetition import Repetition
 from tunan.gateway.shape import MISSHAPEN, broken_off_by, is_noise, read, without_ids
 from tunan.gateway.upstream import with_request_id
-
-SERVER_ERROR = 500
-OK = 200
-TOO_MANY = 429
 
 
 class RepeatedStream:
@@ -60,35 +57,15 @@ class RepeatedStream:
         else:
             self.begin_anew()
         await leg.open("POST", self._call.target, headers, self._call.first_body())
-        if leg.status != OK or not leg.is_event_stream:
-            await self._refused(leg)
-            return
-        cutter = EventCutter()
-        async for chunk in leg.chunks():
-            out, lost = self._pass(cutter, chunk, leg)
-            if out:
-                await self._delivery.start(leg.status, leg.headers)
-                await self._delivery.write(out)
-            if lost:
-                raise lost
-            if self.done:
-                await self._delivery.end()
-                return
-        raise Lost("reset", "the stream ended without [DONE]")
+        await pass_on(leg, self._delivery, self)
 
     def begin_anew(self) -> None:
         """The client has nothing of it."""
         self._repetition, self._obstacle = Repetition(self._memory), ""
 
-    async def _refused(self, leg: Leg) -> None:
-        if leg.status >= SERVER_ERROR:
-            raise Lost("status", str(leg.status), await leg.refusal())
-        if not self._delivery.started:
-            await self._delivery.whole(await leg.refusal())
-            return
-        if leg.status != TOO_MANY:
-            self._obstacle = f"another replica refused it with status {leg.status}"
-        raise Lost("status", str(leg.status))
+    def forbid(self, why: str) -> None:
+        """Nothing may follow what the client has."""
+        self._obstacle = why
 
     async def give_up(self, status: int, kind: str, message: str) -> None:
         """The stream has begun and cannot go on: it says why, and is cut."""
@@ -107,19 +84,6 @@ class RepeatedStream:
         await self._delivery.write(DONE + b"\n\n")
         await self._delivery.end()
         return True
-
-    def _pass(self, cutter: EventCutter, chunk: bytes, leg: Leg) -> tuple[bytes, Lost | None]:
-        """What the client gets for `chunk`, and what then ends the leg."""
-        out: list[bytes] = []
-        before = self.progress
-        lost = None
-        try:
-            for event in cutter.feed(chunk):
-                out.append(self.take(event))
-        except Lost as error:
-            lost = error
-        leg.answer.paid(self.progress - before)
-        return b"".join(out), lost
 
     def take(self, event: TokenEvent | bytes) -> bytes:
         """What the client gets of one event. Raises `Lost`."""

@@ -9,10 +9,10 @@ comes is held against what the client has, so that nothing else is ever sent beh
 from typing import Any
 
 from tunan.gateway.continuation import DivergedError
+from tunan.gateway.shape import head_of
 
 # One part of an answer whose pieces, put together, are a function of its tokens alone.
 Channel = tuple[int | str, ...]
-HEAD = ("id", "object", "created", "model")
 # Texts of a `delta`; `role` is one that comes whole.
 _TEXTS = frozenset(["role", "content", "reasoning", "reasoning_content", "refusal"])
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
@@ -57,7 +57,7 @@ class Repetition:
         Python's look-ups for what has not the form of vLLM's events.
         """
         if not self.head:
-            self.head = {key: content[key] for key in HEAD if key in content}
+            self.head = head_of(content)
         choices = content.get("choices") or []
         if not choices:
             return self._without_choices(content)

@@ -11,6 +11,7 @@ SERVER_ERROR = 500
 MISSHAPEN = (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError)
 # An answer that vLLM ends of itself, because it shuts down or fails.
 _BROKEN_OFF = ("abort", "error")
+_HEAD = ("id", "object", "created", "model")
 _OF_PARSERS = ("tool_calls", "reasoning", "reasoning_content")
 
 
@@ -41,6 +42,11 @@ def _broken_off(content: dict[str, Any]) -> bool:
         return any(c.get("finish_reason") in _BROKEN_OFF for c in content.get("choices") or [])
     except MISSHAPEN:
         raise Lost("garbage", "an event that is no event of vLLM's") from None
+
+
+def head_of(content: dict[str, Any]) -> dict[str, Any]:
+    """What all events of one answer have in common."""
+    return {key: content[key] for key in _HEAD if key in content}
 
 
 def is_noise(content: dict[str, Any]) -> bool:

@@ -3,21 +3,18 @@
 import json
 from typing import Any
 
+from tunan.gateway.attempt import pass_on
 from tunan.gateway.call import Call
 from tunan.gateway.continuation import Continuation, DivergedError
 from tunan.gateway.delivery import Delivery
-from tunan.gateway.events import DONE, EventCutter, TokenEvent, encode, is_done
+from tunan.gateway.events import DONE, TokenEvent, encode, is_done
 from tunan.gateway.leg import Leg
 from tunan.gateway.lost import Lost
 from tunan.gateway.plan import COMPLETION
 from tunan.gateway.repeated_stream import RepeatedStream
-from tunan.gateway.shape import MISSHAPEN, broken_off_by, of_a_parser, read
+from tunan.gateway.shape import MISSHAPEN, broken_off_by, head_of, is_noise, of_a_parser, read
 from tunan.gateway.transcript import Transcript
 from tunan.gateway.upstream import with_request_id
-
-SERVER_ERROR = 500
-OK = 200
-TOO_MANY = 429  # of a gateway or a limit before it: the next replica may have room
 
 
 class ResumableStream:
@@ -38,7 +35,7 @@ class ResumableStream:
         self._continuation: Continuation | None = None
         # Events have to be read here, so nobody on the way may compress them.
         self._headers = [(k, v) for k, v in call.headers if k != b"accept-encoding"]
-        self._done = False
+        self.done = False
         self._usage_sent = False
         self._obstacle = ""
         self.resumed = 0
@@ -83,36 +80,16 @@ class ResumableStream:
         else:
             self._begin_anew()
             await leg.open("POST", self._call.target, self._headers, self._call.first_body())
-        if leg.status != OK or not leg.is_event_stream:
-            await self._refused(leg)
-            return
-        cutter = EventCutter()
-        async for chunk in leg.chunks():
-            out, lost = self._pass(cutter, chunk, leg)
-            if out:
-                await self._delivery.start(leg.status, leg.headers)
-                await self._delivery.write(out)
-            if lost:
-                raise lost
-            if self._done:
-                await self._delivery.end()
-                return
-        raise Lost("reset", "the stream ended without [DONE]")
+        await pass_on(leg, self._delivery, self)
 
     def _begin_anew(self) -> None:
         self._continuation = None
         self._early.clear()
         self._is_parsed = False
 
-    async def _refused(self, leg: Leg) -> None:
-        """Hands the answer on if it is the client's, and the first. Raises `Lost` if not."""
-        if leg.status >= SERVER_ERROR:
-            raise Lost("status", str(leg.status), await leg.refusal())
-        if self._delivery.started:
-            if leg.status != TOO_MANY:
-                self._obstacle = f"another replica refused it with status {leg.status}"
-            raise Lost("status", str(leg.status))
-        await self._delivery.whole(await leg.refusal())
+    def forbid(self, why: str) -> None:
+        """Nothing may follow what the client has."""
+        self._obstacle = why
 
     async def give_up(self, status: int, kind: str, message: str) -> None:
         """The stream has begun and cannot go on: it says why, and is cut."""
@@ -156,26 +133,11 @@ class ResumableStream:
         await self._delivery.end()
         return True
 
-    def _pass(self, cutter: EventCutter, chunk: bytes, leg: Leg) -> tuple[bytes, Lost | None]:
-        """What the client gets for `chunk`, and what then ends the leg.
-
-        The transcript has what is returned, so it must be sent, whatever ends the leg.
-        """
-        out: list[bytes] = []
-        before = self.progress
-        lost = None
-        try:
-            for event in cutter.feed(chunk):
-                out.append(self._event(event))
-        except Lost as error:
-            lost = error
-        leg.answer.paid(self.progress - before)
-        return b"".join(out), lost
-
-    def _event(self, event: TokenEvent | bytes) -> bytes:
+    def take(self, event: TokenEvent | bytes) -> bytes:
+        """What the client gets of one event. Raises `Lost`."""
         if self._is_parsed:
             out = self._parsed.take(event)
-            self._done = self._parsed.done
+            self.done = self._parsed.done
             return out
         if isinstance(event, TokenEvent):
             if self._continuation is None and self._transcript.head:
@@ -186,7 +148,7 @@ class ResumableStream:
             event = event.raw
         content = read(event)
         if content is None:
-            self._done = self._done or is_done(event)
+            self.done = self.done or is_done(event)
             return DONE + b"\n\n" if is_done(event) else event
         if self._continuation is None and not self._transcript.characters:
             self._note_early(event)
@@ -235,8 +197,7 @@ class ResumableStream:
         """An event that is not plain text of some tokens: the first, the last, or a rare one."""
         transcript = self._transcript
         if not transcript.head:
-            keys = ("id", "object", "created", "model")
-            transcript.head = {key: content[key] for key in keys if key in content}
+            transcript.head = head_of(content)
         choices = content.get("choices") or []
         choice = choices[0] if choices else {}
         for holder in (content, choice):
@@ -244,7 +205,7 @@ class ResumableStream:
                 transcript.begin(ids)
                 if not self._call.shows_ids:
                     holder["prompt_token_ids"] = None
-        if choice and self._is_noise(choice):
+        if not self._call.shows_ids and is_noise(content):
             transcript.note_list(choice.get("token_ids") or [], 0)
             return b""
         if choice:
@@ -252,15 +213,6 @@ class ResumableStream:
             if not self._call.shows_ids and "token_ids" in choice:
                 choice["token_ids"] = None
         return encode(content)
-
-    def _is_noise(self, choice: dict[str, Any]) -> bool:
-        """vLLM sends this only because we asked for ids: nothing in it is for the client."""
-        return (
-            not self._call.shows_ids
-            and choice.get("delta") == {}
-            and not choice.get("finish_reason")
-            and not choice.get("logprobs")
-        )
 
     def _note(self, choice: dict[str, Any]) -> None:
         transcript = self._transcript
