@@ -86,6 +86,20 @@ async def gateway(
             await listening
 
 
+@contextlib.asynccontextmanager
+async def pair(folder: Path, **more: Any) -> AsyncIterator[tuple[Running, Running, FakeEngine]]:
+    """The gateway that holds the address, the one that would be next, and their engine."""
+    async with (
+        etcd_server(folder) as etcd,
+        fake_engine() as engine,
+        gateway("a", folder, etcd, engine, **more) as first,
+    ):
+        await first.holds()
+        async with gateway("b", folder, etcd, engine, **more) as second:
+            await until(lambda: "b release" in runs(folder))
+            yield first, second, engine
+
+
 async def until_ready(running: Running) -> None:
     async with asyncio.timeout(90):
         while True:
@@ -98,60 +112,39 @@ async def until_ready(running: Running) -> None:
 async def test_when_the_holder_is_killed_the_address_leaves_it_and_the_next_holds(
     tmp_path: Path,
 ) -> None:
-    async with (
-        etcd_server(tmp_path) as etcd,
-        fake_engine() as engine,
-        gateway("a", tmp_path, etcd, engine) as first,
-    ):
-        await first.holds()
-        async with gateway("b", tmp_path, etcd, engine) as second:
-            await until(lambda: "b release" in runs(tmp_path))
-            first.process.kill()
-            await second.holds()
-            await until(lambda: "tunan: the gateway is gone; hook release: done" in first.told)
-            assert runs(tmp_path)[-2:] == ["a release", "b acquire"]
-            metrics = await second.get("/metrics")
-            assert "tunan_gateway_takeovers_total 0.0" not in metrics
+    async with pair(tmp_path) as (first, second, _):
+        first.process.kill()
+        await second.holds()
+        await until(lambda: "tunan: the gateway is gone; hook release: done" in first.told)
+        assert runs(tmp_path)[-2:] == ["a release", "b acquire"]
+        metrics = await second.get("/metrics")
+        assert "tunan_gateway_takeovers_total 0.0" not in metrics
 
 
 async def test_after_a_kill_the_next_holds_without_waiting_for_the_lease(tmp_path: Path) -> None:
     """Which lasts a minute here; the process of the hook gives it back after the address."""
-    async with (
-        etcd_server(tmp_path) as etcd,
-        fake_engine() as engine,
-        gateway("a", tmp_path, etcd, engine, lease_s=60) as first,
-    ):
-        await first.holds()
-        async with gateway("b", tmp_path, etcd, engine, lease_s=60) as second:
-            await until(lambda: "b release" in runs(tmp_path))
-            first.process.kill()
-            async with asyncio.timeout(30):
-                await second.holds()
-            assert runs(tmp_path)[-2:] == ["a release", "b acquire"]
-            given = "tunan: the gateway is gone; its lease is given back to etcd"
-            await until(lambda: given in first.told)
+    async with pair(tmp_path, lease_s=60) as (first, second, _):
+        first.process.kill()
+        async with asyncio.timeout(30):
+            await second.holds()
+        assert runs(tmp_path)[-2:] == ["a release", "b acquire"]
+        given = "tunan: the gateway is gone; its lease is given back to etcd"
+        await until(lambda: given in first.told)
 
 
 async def test_a_holder_that_was_stopped_and_goes_on_does_not_believe_that_it_holds(
     tmp_path: Path,
 ) -> None:
-    async with (
-        etcd_server(tmp_path) as etcd,
-        fake_engine() as engine,
-        gateway("a", tmp_path, etcd, engine) as first,
-    ):
-        await first.holds()
-        async with gateway("b", tmp_path, etcd, engine) as second:
-            await until(lambda: "b release" in runs(tmp_path))
-            first.process.send_signal(signal.SIGSTOP)
-            await second.holds()
-            # It was released while the gateway stood still, before the next acquired.
-            assert runs(tmp_path)[-2:] == ["a release", "b acquire"]
-            first.process.send_signal(signal.SIGCONT)
-            assert (await first.get("/admin/holder"))["holding"] is False
-            metrics = await first.get("/metrics")
-            assert "tunan_gateway_holder 0.0" in metrics
-            await until(lambda: any("not renewed in time" in line for line in first.told))
+    async with pair(tmp_path) as (first, second, _):
+        first.process.send_signal(signal.SIGSTOP)
+        await second.holds()
+        # It was released while the gateway stood still, before the next acquired.
+        assert runs(tmp_path)[-2:] == ["a release", "b acquire"]
+        first.process.send_signal(signal.SIGCONT)
+        assert (await first.get("/admin/holder"))["holding"] is False
+        metrics = await first.get("/metrics")
+        assert "tunan_gateway_holder 0.0" in metrics
+        await until(lambda: any("not renewed in time" in line for line in first.told))
 
 
 async def test_sigterm_gives_the_address_away_before_running_requests_end(tmp_path: Path) -> None:
